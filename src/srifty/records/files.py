@@ -1,0 +1,162 @@
+"""Records as files: what is read is checked and refused by name, what is written is whole or not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from srifty.errors import InvalidInput
+from srifty.records.record import Record
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def to_json(record: Record) -> str:
+    """The record as the text of its file."""
+    return (
+        json.dumps(
+            {"format": record.format(), **record.model_dump(mode="json")}, indent=2, ensure_ascii=False
+        )
+        + "\n"
+    )
+
+
+def from_json(text: str | bytes, kind: type[AnyRecord], *, name: str = "input") -> AnyRecord:
+    """Read a record from the text of its file.
+
+    Args:
+        text: JSON
+        kind: the record that is expected
+        name: what to call the text in messages, as a rule the file's name
+
+    Raises:
+        InvalidInput: no JSON, another record, an unknown version or field, a value that is not allowed
+    """
+    try:
+        fields = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(
+            f"{name} is not JSON: {error}; expected a file of format {kind.format()!r}"
+        ) from None
+    if not isinstance(fields, dict):
+        raise InvalidInput(
+            f"{name} holds {_kind_of(fields)}, not a record; expected format {kind.format()!r}"
+        )
+    found = fields.pop("format", None)
+    if found != kind.format():
+        raise InvalidInput(f"{name} {_wrong_format(found, kind)}")
+    try:
+        # In JSON mode, so that lists become tuples and text becomes dates, and nothing else is bent to fit.
+        return kind.model_validate_json(json.dumps(fields), strict=True)
+    except ValidationError as error:
+        raise InvalidInput(f"{name}: {explain(error)}") from None
+
+
+def read(path: str | os.PathLike[str], kind: type[AnyRecord]) -> AnyRecord:
+    """Read a record's file; see `from_json` for what is refused."""
+    return from_json(read_text(path), kind, name=str(path))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Text of a file that the user named.
+
+    Raises:
+        InvalidInput: the file is missing, is a folder, may not be read or is no text
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{path} is not a text file (UTF-8)") from None
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:  # a name with a null byte
+        raise InvalidInput(f"cannot read {str(path)!r}: {error}") from None
+
+
+def write(record: Record, path: str | os.PathLike[str]) -> None:
+    """Write a record's file; a reader finds the old file or the new one, never a part."""
+    write_text(to_json(record), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> None:
+    """Write text beside its place, then rename; a device such as /dev/stdout is written directly.
+
+    Raises:
+        InvalidInput: the place does not exist, is a folder or may not be written
+    """
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_text(text, encoding="utf-8")
+            return
+        target = target.resolve()  # through a link, the file that it points to
+        if target.is_dir():
+            raise IsADirectoryError(21, "is a directory")
+        descriptor, beside = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name[:64]}.", suffix=".partial"
+        )
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+    except ValueError as error:
+        raise InvalidInput(f"cannot write {str(path)!r}: {error}") from None
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~umask
+        os.chmod(beside, mode)
+        os.replace(beside, target)
+    except OSError as error:
+        raise InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        if os.path.exists(beside):
+            os.unlink(beside)
+
+
+def explain(error: ValidationError, *, most: int = 2) -> str:
+    """What pydantic refuses, in plain words: field, value, what is allowed."""
+    problems = error.errors(include_url=False)
+    said = "; ".join(_explain_one(dict(problem)) for problem in problems[:most])
+    more = len(problems) - most
+    return said + (f"; and {more} more" if more > 0 else "")
+
+
+def _explain_one(problem: dict[str, Any]) -> str:
+    field = ".".join(str(part) for part in problem["loc"]) or "record"
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown field {field!r}"
+        case "missing":
+            return f"field {field!r} is missing"
+        case "value_error":
+            return f"{field}: {problem['msg'].removeprefix('Value error, ')}"
+        case _:
+            value = repr(problem.get("input"))
+            shown = value if len(value) <= 60 else value[:57] + "..."
+            message = problem["msg"]
+            return f"{field} is {shown}: {message[:1].lower()}{message[1:]}"
+
+
+def _wrong_format(found: object, kind: type[Record]) -> str:
+    if found is None:
+        return f"has no field 'format'; expected {kind.format()!r}"
+    name, _, version = kind.format().rpartition("/")
+    if isinstance(found, str) and found.startswith(f"{name}/"):
+        return (
+            f"has format {found!r}, an unknown version: this Srifty reads version {version}; "
+            f"update Srifty, or write the file again"
+        )
+    return f"has format {found!r}; expected {kind.format()!r}"
+
+
+def _kind_of(value: object) -> str:
+    names = {list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")
