@@ -1,8 +1,107 @@
 """Srifty: which machines for a PyTorch data-parallel training job, how sure that is, and then to run it.
 
 The public face is the verbs, the records, and `read` and `write`. Nothing heavy is imported before its use.
+
+    import srifty
+
+    plan = srifty.plan(srifty.sample_profiles("resnet50"), samples=115_000_000, batch=256, deadline_s=12 * 3600)
+    print(plan.reason)
+    srifty.write(plan, "plan.json")
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from srifty.errors import (
+        CloudRefused,
+        InvalidInput,
+        NoCapacity,
+        NoFeasiblePlan,
+        NotMeasured,
+        SriftyError,
+        WorkloadFailed,
+    )
+    from srifty.records import *
+    from srifty.records.files import read, write
+    from srifty.verbs import offers, plan, predict, profile, sample_profiles
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AllReduceSample",
+    "BatchTiming",
+    "Catalog",
+    "CloudRefused",
+    "Cluster",
+    "Constraints",
+    "Dropped",
+    "Event",
+    "Goal",
+    "GpuLink",
+    "GradientBucket",
+    "InvalidInput",
+    "IterationEstimate",
+    "Job",
+    "JobEstimate",
+    "JobProfile",
+    "Market",
+    "NetworkProfile",
+    "NoCapacity",
+    "NoFeasiblePlan",
+    "Node",
+    "NodeGroup",
+    "NodeLost",
+    "NodeState",
+    "NotMeasured",
+    "Offer",
+    "Plan",
+    "PriceChanged",
+    "Record",
+    "Replanned",
+    "Run",
+    "RunState",
+    "Spread",
+    "SriftyError",
+    "StateChanged",
+    "StepTiming",
+    "StepsTimed",
+    "WorkloadFailed",
+    "offers",
+    "plan",
+    "predict",
+    "profile",
+    "read",
+    "sample_profiles",
+    "write",
+]
+
+_HOMES = {
+    "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles"),
+    "srifty.records.files": ("read", "write"),
+    "srifty.errors": (
+        "CloudRefused",
+        "InvalidInput",
+        "NoCapacity",
+        "NoFeasiblePlan",
+        "NotMeasured",
+        "SriftyError",
+        "WorkloadFailed",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, when it is asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module 'srifty' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF.get(name, "srifty.records")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

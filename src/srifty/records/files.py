@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -57,9 +58,52 @@ def from_json(text: str | bytes, kind: type[AnyRecord], *, name: str = "input") 
         raise InvalidInput(f"{name}: {explain(error)}") from None
 
 
-def read(path: str | os.PathLike[str], kind: type[AnyRecord]) -> AnyRecord:
-    """Read a record's file; see `from_json` for what is refused."""
-    return from_json(read_text(path), kind, name=str(path))
+def checked(kind: type[AnyRecord], **fields: object) -> AnyRecord:
+    """Make a record from what a user gave; what it refuses is an InvalidInput in plain words."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise InvalidInput(explain(error)) from None
+
+
+@overload
+def read(path: str | os.PathLike[str], kind: type[AnyRecord]) -> AnyRecord: ...
+
+
+@overload
+def read(path: str | os.PathLike[str]) -> Record: ...
+
+
+def read(path: str | os.PathLike[str], kind: type[Record] | None = None) -> Record:
+    """Read a record's file; see `from_json` for what is refused.
+
+    Args:
+        path: the file
+        kind: the record that is expected; None: whichever the file says it is
+    """
+    text = read_text(path)
+    if kind is None:
+        found = re.search(r'"format"\s*:\s*"srifty/(\w+)/', text)
+        kind = record_named(found[1]) if found else Record
+    return from_json(text, kind, name=str(path))
+
+
+def record_named(name: str) -> type[Record]:
+    """The record of this name: "job_profile", "JobProfile" and "srifty/job_profile/1" are one.
+
+    Raises:
+        InvalidInput: no record has this name
+    """
+    import srifty.records as nouns
+
+    kinds = (getattr(nouns, noun) for noun in nouns.__all__)
+    records = {k.format().split("/")[1]: k for k in kinds if isinstance(k, type) and issubclass(k, Record)}
+    plain = name.removeprefix("srifty/").split("/")[0].replace("-", "_")
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
+    if snake not in records or records[snake] is Record:
+        known = ", ".join(sorted(n for n, k in records.items() if k is not Record))
+        raise InvalidInput(f"there is no record {name!r}; there are {known}")
+    return records[snake]
 
 
 def read_text(path: str | os.PathLike[str]) -> str:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import NormalDist
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from srifty.records.record import Record
+
+Z90 = NormalDist().inv_cdf(0.9)
+"""The 90th percentile of a normal distribution, in standard deviations."""
 
 
 class Spread(Record):
@@ -47,6 +51,15 @@ class Spread(Record):
     def exactly(cls, value: float) -> Self:
         """Spread of a quantity known without doubt."""
         return cls(p10=value, p50=value, p90=value, mean=value, sample_count=1)
+
+    def quantile(self, share: float) -> float:
+        """Value that the quantity stays below with this chance, 0 < share < 1.
+
+        Between and beyond the percentiles a normal distribution is assumed whose standard deviation differs
+        above and below the median.
+        """
+        side = self.p90 - self.p50 if share >= 0.5 else self.p50 - self.p10
+        return self.p50 + side * NormalDist().inv_cdf(share) / Z90
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float:

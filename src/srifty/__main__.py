@@ -1,0 +1,5 @@
+"""`python -m srifty` is `srifty`."""
+
+from srifty.cli.main import main
+
+main()

@@ -1,0 +1,59 @@
+"""srifty predict: how long a step takes on machines that you name, and where the time goes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from srifty.cli.arguments import count
+from srifty.cli.output import console, put
+
+
+class MarketChoice(StrEnum):
+    """How the machines are paid for."""
+
+    ON_DEMAND = "on-demand"
+    SPOT = "spot"
+
+
+def predict(
+    profiles: Annotated[
+        list[Path] | None, typer.Argument(help="Profiles of the job, one a kind of GPU (srifty profile).")
+    ] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Use the sample profiles that ship: resnet50, bert-base, resnet18.")
+    ] = None,
+    on: Annotated[str, typer.Option(help="Machines: 4xg4dn.12xlarge, or 4xp3.2xlarge,2xg4dn.12xlarge.")] = "",
+    batch: Annotated[str | None, typer.Option(help="Global batch: samples in a step over all GPUs.")] = None,
+    samples: Annotated[str, typer.Option(help="Samples to train on, e.g. 1281167 or 1.28M.")] = "1M",
+    epochs: Annotated[int, typer.Option(min=1, help="Times that the samples are gone through.")] = 1,
+    region: Annotated[str | None, typer.Option(help="Where; else where each type is cheapest.")] = None,
+    market: Annotated[MarketChoice, typer.Option(help="How they are paid for.")] = MarketChoice.ON_DEMAND,
+    catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the estimate here.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="The estimate, as JSON, to standard output.")] = False,
+) -> None:
+    """How long a step and the job take on machines that you name, and where the time goes."""
+    from datetime import date
+
+    from srifty import verbs
+    from srifty.cli.profiles import chosen_profiles
+    from srifty.errors import InvalidInput
+    from srifty.reporting.estimate_table import estimate_table
+
+    if not on:
+        raise InvalidInput("give the machines: --on 4xg4dn.12xlarge")
+    (found,) = verbs.predict(
+        chosen_profiles(profiles, sample),
+        on,
+        batch=None if batch is None else count(batch, "--batch"),
+        samples=count(samples, "--samples") * epochs,
+        region=region,
+        market=market.value,
+        catalog=catalog,
+    )
+    console().print(estimate_table(found, today=date.today()))
+    put(found, output, as_json=json)

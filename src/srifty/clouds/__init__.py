@@ -1,0 +1,1 @@
+"""Clouds: the outside world, one file a provider, and the table of what they offer."""

@@ -1,0 +1,1 @@
+"""Predicting: learn how long steps and exchanges take, and simulate iterations and jobs from that."""

@@ -1,0 +1,55 @@
+"""An estimate for people: where the time of a step goes, how sure it is, and what the job comes to."""
+
+from __future__ import annotations
+
+from datetime import date
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from srifty.records.estimate import JobEstimate
+from srifty.records.spread import Spread
+from srifty.reporting.plan_table import warnings
+from srifty.reporting.words import band, duration, figures, gpus, places, shares, usd
+
+
+def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
+    """One cluster's step, part by part with its 80 % band, and the whole job.
+
+    Args:
+        estimate: what is expected
+        today: prices more than a year older are warned of
+    """
+    step = estimate.iteration
+    cluster = step.cluster
+    heading = (
+        f"{cluster} in {places(cluster)}: {gpus(cluster)}, global batch {cluster.global_batch} "
+        f"({shares(cluster)} a GPU)"
+    )
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    table.add_column("one step")
+    table.add_column("median", justify="right")
+    table.add_column("80 % band", justify="right")
+    table.add_column("of the step", justify="right")
+    parts = (
+        ("compute", step.compute_s),
+        ("exposed exchange", step.exposed_allreduce_s),
+        ("waiting for the slowest", step.waiting_s),
+    )
+    for name, spread in parts:
+        table.add_row(name, *_figures(spread), f"{spread.p50 / step.duration_s.p50:.0%}")
+    table.add_row("step", *_figures(step.duration_s), "100%", style="bold")
+    cost = estimate.cost_usd
+    job = (
+        f"{estimate.step_count:,} steps: {duration(estimate.duration_s.p50)} ({band(estimate.duration_s)}), "
+        f"{usd(cost.p50)} USD ({usd(cost.p10)}-{usd(cost.p90)}) for the job, "
+        f"{figures(cluster.usd_per_hour)} USD an hour for all {cluster.node_count} machines, "
+        f"{figures(estimate.samples_per_s.p50)} samples/s"
+    )
+    warned = [Text(f"! {warning}", style="yellow") for warning in warnings(estimate, today=today)]
+    return Group(Text(heading, style="bold"), *warned, Text(), table, Text(), Text(job))
+
+
+def _figures(spread: Spread) -> tuple[str, str]:
+    return duration(spread.p50), band(spread)

@@ -1,0 +1,6 @@
+"""The tools are scripts beside the package: tests import them from their folder."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
