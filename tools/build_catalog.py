@@ -46,6 +46,12 @@ Row = dict[str, str]
 DAY_UNKNOWN = "2026-07-01"
 SKYPILOT = "skypilot-catalog v9 (day unknown)"
 
+# gcosts adds a machine's price up from parts, for every region that sells the parts. Google's own list of GPUs by
+# region lacks most of these, so the on-demand rows say that they are unverified. Its spot prices there are a
+# tenth of on-demand where the half is usual: they would win every comparison with machines that nobody can
+# rent, so they are left out.
+GCOSTS = "gcosts pricing.yml+gcosts machinetyperegion.csv; GPU & egress cap: vendor-doc recall (verify)"
+
 SHORT_SOURCES = {
     "karpenter-provider-azure; specs & NIC cap: vendor-doc recall (verify)": (
         "karpenter-azure; specs unverified"
@@ -65,13 +71,9 @@ SHORT_SOURCES = {
     "moto-5.2.5+skypilot-catalog v9; spot skypilot-catalog v9": SKYPILOT,
     "moto-5.2.5+libcloud+skypilot-catalog(price)": SKYPILOT,
     "skypilot-catalog; specification from general knowledge (verify)": SKYPILOT + "; specs unverified",
+    GCOSTS: "gcosts; unverified in this region",
 }
 """Where the price comes from, and what is unverified. AWS hardware is moto 5.2.5's throughout."""
-
-# gcosts computes a price for every GCP region, from parts that are priced everywhere; in a region that only it
-# names, Google's own list of accelerators by region has no such GPU, and the "spot price" is a tenth of
-# on-demand in place of the usual half. Kept, these 600 machines would be the cheapest of all, and nowhere.
-NOT_OFFERED = "gcosts pricing.yml+gcosts machinetyperegion.csv; GPU & egress cap: vendor-doc recall (verify)"
 
 CHIP_NAMES = {"RTX PRO Server 6000": "RTX PRO 6000", "RTX-PRO-6000": "RTX PRO 6000"}
 
@@ -129,8 +131,7 @@ def build(folder: Path) -> str:
         zones[row["instance_type"], row["region"]].append(row)
     machines = defaultdict(list)
     for row in _read(folder / "gpu_instances.csv"):
-        if row["source"] != NOT_OFFERED:
-            machines[row["cloud"], row["instance_type"], row["region"]].append(row)
+        machines[row["cloud"], row["instance_type"], row["region"]].append(row)
 
     rows: list[Row] = []
     for (cloud, instance_type, region), given in machines.items():
@@ -163,7 +164,7 @@ def _spot(machine: Row, by_zone: list[Row]) -> Iterator[Row]:
     notes = _notes(machine)
     for row in by_zone:
         yield _price(row["zone"], "spot", row["spot_usd_per_hour"], DAY_UNKNOWN, SKYPILOT + notes)
-    if by_zone or not machine["spot_usd_per_hour"]:
+    if by_zone or not machine["spot_usd_per_hour"] or machine["source"] == GCOSTS:
         return
     # AWS spot prices have another source than the row's on-demand price: the row's date is not theirs.
     if machine["cloud"] == "aws":

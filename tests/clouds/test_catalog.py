@@ -156,10 +156,10 @@ def test_a_type_that_one_region_lacks_is_there_in_the_others(shipped):
     assert "us-east-2" not in regions
 
 
-def test_a_machine_is_not_offered_where_google_has_no_such_gpu(shipped):
-    regions = {offer.region for offer in shipped.offers if offer.instance_type == "a2-highgpu-1g"}
-    assert "us-central1" in regions
-    assert "africa-south1" not in regions
+def test_a_price_added_up_from_parts_says_that_the_machine_is_unverified_there(shipped):
+    offers = [o for o in shipped.offers if (o.instance_type, o.region) == ("a2-highgpu-1g", "africa-south1")]
+    assert [offer.market for offer in offers] == [Market.ON_DEMAND]  # its spot price is a tenth, so left out
+    assert "unverified in this region" in offers[0].source
 
 
 def test_rows_of_the_shipped_table_that_are_no_offers_are_counted(shipped):

@@ -6,8 +6,10 @@ with --debug.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -29,8 +31,25 @@ app = typer.Typer(
     epilog="Any command takes --debug, which shows the traceback of an error. "
     "Exit status: 0 done, 2 the input, 3 infeasible or not measured, 4 the outside world, 5 the training code.",
 )
-for verb in (offers, profile, predict, plan, schema):
-    app.command()(verb)
+
+
+class _Interrupted(Exception):
+    """Ctrl-C inside a verb; the library below would end the process without a word."""
+
+
+def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(verb)
+    def run(*arguments: object, **options: object) -> None:
+        try:
+            verb(*arguments, **options)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+    return run
+
+
+for _verb in (offers, profile, predict, plan, schema):
+    app.command()(_interruptible(_verb))
 
 
 def _show_version(wanted: bool) -> None:
@@ -60,7 +79,7 @@ def main() -> NoReturn:
             print(error.workload_traceback.rstrip(), file=sys.stderr)
         print(f"srifty: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, _Interrupted):
         print("srifty: interrupted; nothing was written", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:

@@ -294,7 +294,7 @@ class Predictor:
                 outside[f"batch above {int(model.batch[-1])}, the largest timed on {profile.gpu}"] = above
             if other_memory.any() and profile.gpu_memory_bytes is not None:
                 outside[
-                    f"{profile.gpu} was measured with {profile.gpu_memory_bytes / 2**30:.0f} GiB of memory"
+                    f"the {profile.gpu} that was measured has {profile.gpu_memory_bytes / 2**30:.0f} GiB of memory"
                 ] = other_memory
         return np.sqrt(machine + worst), outside
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from srifty.records.estimate import JobEstimate
 from srifty.records.spread import Spread
 from srifty.reporting.plan_table import warnings
-from srifty.reporting.words import band, duration, figures, gpus, places, shares, usd
+from srifty.reporting.words import band, duration, figures, gpus, machines, places, shares, usd
 
 
 def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
@@ -44,7 +44,7 @@ def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
     job = (
         f"{estimate.step_count:,} steps: {duration(estimate.duration_s.p50)} ({band(estimate.duration_s)}), "
         f"{usd(cost.p50)} USD ({usd(cost.p10)}-{usd(cost.p90)}) for the job, "
-        f"{figures(cluster.usd_per_hour)} USD an hour for all {cluster.node_count} machines, "
+        f"{figures(cluster.usd_per_hour)} USD an hour for {machines(cluster)}, "
         f"{figures(estimate.samples_per_s.p50)} samples/s"
     )
     warned = [Text(f"! {warning}", style="yellow") for warning in warnings(estimate, today=today)]

@@ -10,9 +10,11 @@ from rich.text import Text
 
 from srifty.records.estimate import JobEstimate
 from srifty.records.plan import Plan
-from srifty.reporting.words import band, duration, figures, gpus, places, shares, usd
+from srifty.reporting.words import band, chance_text, duration, figures, gpus, machines, places, shares, usd
 
 OLD_AFTER = timedelta(days=365)
+ROWS = 6
+"""Ranks that are shown; the record holds more."""
 
 
 def plan_table(plan: Plan, *, today: date, heading: str = "Plan") -> RenderableType:
@@ -65,7 +67,7 @@ def _ranked(plan: Plan) -> Table:
     table.add_column("step", justify="right")
     table.add_column("job time\n(p10-p90)", justify="right", no_wrap=True)
     table.add_column("job cost USD\n(p10-p90)", justify="right", no_wrap=True)
-    for rank, estimate in enumerate((plan.estimate, *plan.runners_up), start=1):
+    for rank, estimate in enumerate((plan.estimate, *plan.runners_up)[:ROWS], start=1):
         cluster = estimate.iteration.cluster
         cost = estimate.cost_usd
         table.add_row(
@@ -93,12 +95,12 @@ def _where_time_goes(estimate: JobEstimate) -> Text:
         )
     )
     chances = [
-        f"{name} with {chance:.0%} chance"
+        f"{name} with {chance_text(chance)} chance"
         for name, chance in (("in time", estimate.chance_in_time), ("in budget", estimate.chance_in_budget))
         if chance is not None
     ]
     price = step.cluster.usd_per_hour
-    said = f"Rank 1: {figures(price)} USD an hour for all {step.cluster.node_count} machines; step: {shares_of_step}"
+    said = f"Rank 1: {figures(price)} USD an hour for {machines(step.cluster)}; step: {shares_of_step}"
     return Text("; ".join([said, *chances]) + ".")
 
 
@@ -106,8 +108,8 @@ def _footnotes(plan: Plan) -> Text:
     said = [
         f"{plan.candidate_count:,} clusters compared; none of them is better (gap {plan.gap:.0%}). "
         f"Left out: {', '.join(f'{each.count:,} {each.why}' for each in plan.dropped) or 'nothing'}.",
-        f"Prices of {plan.cluster.groups[0].offer.price_as_of} and about then, table of {plan.catalog_taken_at}; "
-        f"on-demand machines are paid from the first step to the last.",
+        f"Price of rank 1 as of {plan.cluster.groups[0].offer.price_as_of}, table of {plan.catalog_taken_at}; "
+        f"every machine is paid from the first step to the last.",
         "Assumed, not measured:",
         *(f"- {assumption}" for assumption in plan.assumptions),
     ]

@@ -52,6 +52,18 @@ def gpus(cluster: Cluster) -> str:
     return " + ".join(f"{group.gpu_count} {group.offer.gpu}" for group in cluster.groups)
 
 
+def machines(cluster: Cluster) -> str:
+    """How many machines a price is for: "the machine", "all 4 machines"."""
+    return "the machine" if cluster.node_count == 1 else f"all {cluster.node_count} machines"
+
+
+def chance_text(chance: float) -> str:
+    """A chance that is never rounded into certainty: "93 %", "over 99 %", "under 1 %"."""
+    if chance > 0.99:
+        return "over 99 %"
+    return f"{chance:.0%}".replace("%", " %") if chance >= 0.01 else "under 1 %"
+
+
 def places(cluster: Cluster) -> str:
     """Cloud and place: "aws us-east-1"."""
     return ", ".join(dict.fromkeys(f"{group.offer.cloud} {group.offer.place}" for group in cluster.groups))

@@ -1,0 +1,26 @@
+"""Print predicted against measured: `python -m benchmarks.accuracy`."""
+
+from __future__ import annotations
+
+import platform
+from datetime import date
+
+import srifty
+from benchmarks.accuracy import exchange_efficiency, step_times
+from benchmarks.accuracy.measured import data_folder
+
+
+def main() -> None:
+    """All tables, as Markdown."""
+    folder = data_folder()
+    print(
+        f"Srifty {srifty.__version__}, {date.today()}, Python {platform.python_version()}, {platform.machine()}"
+    )
+    print("\n## Step time of several GPUs, from the curve of one\n")
+    print(step_times.report(folder))
+    print("\n## Share of a nominal rate that an exchange gets\n")
+    print(exchange_efficiency.report(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""The predictor: laws of its estimates, what it refuses, and a second opinion by simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.conftest import make_offer, make_profile
+
+from srifty.errors import InvalidInput, NotMeasured
+from srifty.predicting.predictor import Predictor
+from srifty.records import Cluster, Job, NodeGroup
+from srifty.records.cluster_table import ClusterTable
+
+JOB = Job(name="job", sample_count=100_000)
+
+
+def cluster(node_count=1, batch=8, accumulation=1, **offer):
+    group = NodeGroup(
+        offer=make_offer(**offer), node_count=node_count, batch_per_gpu=batch, accumulation_count=accumulation
+    )
+    return Cluster(groups=(group,))
+
+
+def estimate(*clusters, profiles=None, job=JOB):
+    table = Predictor(tuple(profiles or (make_profile(),))).estimate(ClusterTable.of(clusters), job)
+    return [table.job(row) for row in range(len(table))]
+
+
+def test_one_gpu_without_noise_takes_what_was_measured():
+    (found,) = estimate(cluster(batch=16))
+    assert found.iteration.duration_s.p50 == pytest.approx(0.02 + 0.16)
+    assert found.iteration.exposed_allreduce_s.p90 == 0
+    assert found.step_count == 6250
+    assert found.duration_s.p50 == pytest.approx(6250 * 0.18)
+    assert found.cost_usd.p50 == pytest.approx(6250 * 0.18 / 3600)
+    assert found.samples_per_s.p50 == pytest.approx(16 / 0.18)
+
+
+def test_the_parts_of_a_step_add_up():
+    for found in estimate(cluster(4), cluster(2, 64), cluster(8, 4, 4), profiles=[make_profile(noise=0.1)]):
+        step = found.iteration
+        parts = step.compute_s.p50 + step.exposed_allreduce_s.p50 + step.waiting_s.p50
+        assert parts == pytest.approx(step.duration_s.p50)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 16),
+    st.integers(2, 64),
+    st.integers(1, 4),
+    st.sampled_from([1, 2, 8]),
+    st.floats(1e8, 1e11),
+)
+def test_estimates_are_in_order_and_positive(node_count, batch, accumulation, gpu_count, network):
+    one = cluster(node_count, batch, accumulation, gpu_count=gpu_count, network_bytes_per_s=network)
+    (found,) = estimate(one, profiles=[make_profile(noise=0.05)])
+    step = found.iteration
+    assert 0 < step.duration_s.p10 <= step.duration_s.p50 <= step.duration_s.p90
+    assert step.duration_s.p10 <= step.duration_s.mean
+    assert 0 <= step.exposed_allreduce_s.p10 <= step.exposed_allreduce_s.p90
+    assert step.duration_s.p50 >= step.compute_s.p50 + step.exposed_allreduce_s.p50
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 16), st.integers(2, 64), st.floats(1e8, 1e10), st.floats(1, 10))
+def test_a_faster_network_never_slows_an_iteration(node_count, batch, network, factor):
+    slow, fast = estimate(
+        cluster(node_count, batch, network_bytes_per_s=network),
+        cluster(node_count, batch, network_bytes_per_s=network * factor),
+    )
+    assert fast.iteration.duration_s.p50 <= slow.iteration.duration_s.p50 * (1 + 1e-12)
+
+
+def test_accumulation_exchanges_once_for_many_micro_steps():
+    once, four_times = estimate(cluster(2, 8, 1), cluster(2, 8, 4))
+    exposed_once = once.iteration.exposed_allreduce_s.p50
+    assert exposed_once > 0
+    assert four_times.iteration.exposed_allreduce_s.p50 == pytest.approx(exposed_once)
+    forward_and_backward = 0.9 * (0.02 + 0.08)
+    assert four_times.iteration.compute_s.p50 == pytest.approx(4 * forward_and_backward + 0.1 * (0.02 + 0.08))
+
+
+def test_more_ranks_wait_longer_for_the_slowest():
+    waits = [
+        e.iteration.waiting_s.p50
+        for e in estimate(*map(cluster, (1, 2, 8, 16)), profiles=[make_profile(noise=0.1)])
+    ]
+    assert waits[0] == 0
+    assert waits == sorted(waits)
+    assert waits[-1] > waits[1] > 0
+
+
+def test_the_band_holds_what_random_doubts_give():
+    """The five-point rule against 20,000 random draws of the same two doubts, exchange partly exposed."""
+    predictor = Predictor((make_profile(),))
+    one = cluster(4, 16, network_bytes_per_s=4e8)
+    table = ClusterTable.of([one])
+    found = predictor.estimate(table, JOB).iteration(0)
+    told = predictor._scenarios(table, np.array([0]), [0])
+    compute_sd = np.log(told.parts.compute_s[2, 0] / told.parts.compute_s[0, 0]) / 1.2816
+    exchange = predictor._exchange(table, np.array([0]), 1)
+    rng = np.random.default_rng(2)
+    slower, longer = (
+        np.exp(rng.normal(0, compute_sd, 20_000)),
+        np.exp(rng.normal(0, exchange.log_sd[0], 20_000)),
+    )
+    buckets = np.array([25 * 2**20] * 4, float)
+    step = 0.02 + 0.16
+    forward, backward = 0.3 * step, 0.6 * step
+    ends = np.zeros(20_000)
+    for k in range(4):
+        ready = (forward + backward * (k + 1) / 4) * slower
+        ends = np.maximum(ends, ready) + longer * (
+            exchange.latency_s[0] + exchange.seconds_per_byte[0] * buckets[k]
+        )
+    drawn = np.maximum(ends, (forward + backward) * slower) + 0.1 * step * slower
+    assert found.duration_s.p50 == pytest.approx(np.quantile(drawn, 0.5), rel=0.02)
+    assert found.duration_s.p10 == pytest.approx(np.quantile(drawn, 0.1), rel=0.04)
+    assert found.duration_s.p90 == pytest.approx(np.quantile(drawn, 0.9), rel=0.04)
+
+
+def test_the_slowest_group_sets_the_pace_of_a_mixed_cluster():
+    profiles = [make_profile("T4", 0.02), make_profile("V100", 0.005)]
+    mixed = Cluster(
+        groups=(
+            NodeGroup(offer=make_offer(gpu="V100"), node_count=1, batch_per_gpu=16),
+            NodeGroup(offer=make_offer(gpu="T4"), node_count=1, batch_per_gpu=16),
+        )
+    )
+    alone = cluster(2, 16, gpu="T4")
+    of_mixed, of_alone = estimate(mixed, alone, profiles=profiles)
+    assert of_mixed.iteration.slowest_group == 1
+    assert of_mixed.iteration.compute_s.p50 == pytest.approx(of_alone.iteration.compute_s.p50)
+
+
+def test_rows_are_told_apart_whatever_stands_beside_them():
+    profiles = [make_profile("T4", 0.02, noise=0.02), make_profile("V100", 0.005)]
+    clusters = [cluster(n, b, gpu=gpu) for n in (1, 3) for b in (4, 32) for gpu in ("T4", "V100")]
+    together = estimate(*clusters, profiles=profiles)
+    assert together == [estimate(one, profiles=profiles)[0] for one in clusters]
+
+
+def test_what_lies_outside_the_measured_range_is_said_and_doubted_more():
+    below, inside = estimate(cluster(batch=2), cluster(batch=8), profiles=[make_profile(batches=(4, 8, 16))])
+    assert inside.iteration.extrapolated == ()
+    assert below.iteration.extrapolated == ("batch below 4, the smallest measured on T4",)
+    relative = [e.duration_s.p90 / e.duration_s.p50 for e in (below, inside)]
+    assert relative[0] > relative[1]
+
+
+def test_another_memory_of_the_same_chip_is_said_and_doubted_more():
+    double = cluster(batch=8, gpu_memory_bytes=32 * 2**30)
+    other, same = estimate(double, cluster(batch=8))
+    assert other.iteration.extrapolated == ("the T4 that was measured has 16 GiB of memory",)
+    assert other.duration_s.p90 > same.duration_s.p90
+
+
+def test_the_profile_with_the_nearest_memory_is_taken():
+    small, large = make_profile(seconds_a_sample=0.02), make_profile(gpu_memory_bytes=32 * 2**30)
+    (found,) = estimate(cluster(batch=16, gpu_memory_bytes=32 * 2**30), profiles=[small, large])
+    assert found.iteration.duration_s.p50 == pytest.approx(0.18)
+
+
+def test_a_smaller_memory_takes_a_smaller_batch():
+    profile = make_profile(gpu_memory_bytes=32 * 2**30)
+    predictor = Predictor((profile,))
+    assert predictor.batch_range(make_offer(gpu_memory_bytes=32 * 2**30)) == (1, 64)
+    assert predictor.batch_range(make_offer(gpu_memory_bytes=80 * 2**30)) == (1, 64)
+    smallest, largest = predictor.batch_range(make_offer())
+    assert 16 < largest < 32
+    assert predictor.batch_range(make_offer(gpu_memory_bytes=2**30)) == (1, 0)
+    assert predictor.batch_range(make_offer(gpu="A100")) is None
+
+
+def test_a_driver_s_figure_for_the_same_memory_is_the_same_memory():
+    predictor = Predictor((make_profile(gpu_memory_bytes=15_843_721_216),))  # what a T4 reports
+    assert predictor.batch_range(make_offer()) == (1, 64)
+
+
+def test_what_was_not_measured_is_refused():
+    with pytest.raises(NotMeasured, match="GPU A100 was not measured .measured: T4."):
+        estimate(cluster(gpu="A100"))
+    with pytest.raises(
+        NotMeasured, match="batch 128 a GPU is beyond the largest known to fit on T4 with 16 GiB, 64"
+    ):
+        estimate(cluster(batch=128))
+    with pytest.raises(NotMeasured, match="network rate of small is not known"):
+        estimate(cluster(2, network_bytes_per_s=None))
+    assert estimate(cluster(1, network_bytes_per_s=None))
+
+
+def test_profiles_must_be_of_one_job():
+    with pytest.raises(InvalidInput, match="at least one profile"):
+        Predictor(())
+    with pytest.raises(InvalidInput, match="different jobs: a, b"):
+        Predictor((make_profile(job=Job(name="a")), make_profile(job=Job(name="b"))))
+    with pytest.raises(InvalidInput, match="different size"):
+        Predictor((make_profile(), make_profile("V100", trainable_bytes=5)))
+
+
+def test_a_job_without_a_length_is_refused():
+    with pytest.raises(InvalidInput, match="has no length"):
+        estimate(cluster(), job=Job(name="job"))
+
+
+def test_steps_are_counted_exactly_and_rounded_up():
+    assert estimate(cluster(batch=8), job=Job(name="job", sample_count=17))[0].step_count == 3
+    big = 9_007_199_254_740_993  # 2^53 + 1, which a float cannot hold
+    assert estimate(cluster(batch=8), job=Job(name="job", sample_count=big))[0].step_count == big // 8 + 1
+    assert estimate(cluster(batch=8), job=Job(name="job", step_count=7))[0].step_count == 7
+
+
+def test_buckets_cut_otherwise_on_another_gpu_are_ready_by_their_bytes():
+    one_bucket = make_profile("V100", buckets=({"gradient_bytes": 100 * 2**20, "ready_at": 1.0},))
+    predictor = Predictor((make_profile(), one_bucket))
+    sizes, (first, second) = predictor._buckets([0, 1])
+    assert sizes.tolist() == [25 * 2**20] * 4
+    assert first.tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert second.tolist() == [1.0] * 4
+
+
+def test_a_model_that_trains_nothing_exchanges_nothing():
+    frozen = make_profile(buckets=(), trainable_bytes=0)
+    (found,) = estimate(cluster(4), profiles=[frozen])
+    assert found.iteration.exposed_allreduce_s.p90 == 0

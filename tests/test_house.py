@@ -1,0 +1,117 @@
+"""The house stands: four floors, rooms that do not know one another, heavy guests late and in one room."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import srifty
+
+SOURCE = Path(srifty.__file__).parent
+ROOMS = {"profiling", "predicting", "planning", "running", "clouds", "reporting"}
+GROUND = {"records", "errors"}
+GUESTS = {
+    "torch": ("profiling",),
+    "torchvision": ("profiling",),
+    "xgboost": ("predicting",),
+    "scipy": ("predicting",),
+    "highspy": ("planning",),
+    "boto3": ("clouds",),
+    "plotly": ("reporting",),
+    "rich": ("reporting", "cli"),
+    "typer": ("cli",),
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file names in an import, wherever it stands."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names if node.module == "srifty" else {node.module or ""}
+    return found
+
+
+def imports_at_once(path: Path) -> set[str]:
+    """Modules that importing the file imports, not those inside functions or for type checkers only."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+def floor_of(module: str) -> str:
+    """ "srifty.clouds.catalog" -> "clouds"; "" for what is not ours."""
+    ours, _, rest = module.partition(".")
+    return rest.split(".")[0] if ours == "srifty" else ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_file_imports_only_what_its_floor_may(path):
+    floor = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    known = {floor_of(module) for module in imports(path)} - {""}
+    allowed = {
+        "records": GROUND,
+        "errors": GROUND,
+        "verbs": GROUND | ROOMS,
+        "cli": GROUND | {"verbs", "cli", "reporting", "__version__"},
+        "__init__": GROUND | {"verbs"},
+        "__main__": {"cli"},
+    }.get(floor, GROUND | {floor})
+    assert known <= allowed, f"{floor} may not import {known - allowed}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_a_heavy_guest_stays_in_its_room(path):
+    floor = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    for guest in {module.split(".")[0] for module in imports(path)} & set(GUESTS):
+        assert floor in GUESTS[guest], f"{guest} belongs into {GUESTS[guest]}, not into {floor}"
+
+
+def test_rooms_have_something_to_do():
+    for room in SOURCE.iterdir():
+        if room.is_dir() and room.name in ROOMS:
+            assert len([path for path in room.glob("*.py") if path.name != "__init__.py"]) > 0, room.name
+
+
+def test_verbs_import_rooms_only_as_they_enter_them():
+    assert not {floor_of(m) for m in imports_at_once(SOURCE / "verbs.py")} & ROOMS
+    at_top = {
+        (node.module or "")
+        for node in ast.parse((SOURCE / "verbs.py").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+    }
+    assert not {floor_of(module) for module in at_top} & ROOMS
+
+
+@pytest.mark.parametrize("heavy", ["torch", "numpy", "pydantic", "rich", "typer"])
+def test_import_srifty_brings_no_guest(heavy):
+    code = f"import sys, srifty; sys.exit({heavy!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_plan_needs_no_torch():
+    code = (
+        "import sys, srifty; srifty.plan(srifty.sample_profiles('resnet50'), samples=10**6, batch=256);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_public_face_is_what_it_says():
+    assert [name for name in srifty.__all__ if not hasattr(srifty, name)] == []
+    assert set(srifty.__all__) <= set(dir(srifty))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = srifty.nonsense
