@@ -3,13 +3,15 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+OLDEST := .venv-oldest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help demo test check format bench clean
+.PHONY: help demo test test-oldest check format bench clean
 
 help:
 	@echo "make demo    plan ResNet-50 from the shipped profiles and prices (needs no GPU, no account)"
 	@echo "make test    install what the tests need (PyTorch, on the CPU) and run them all"
+	@echo "make test-oldest  the tests that need no PyTorch, with the oldest versions allowed"
 	@echo "make check   formatting, lint and strict types"
 	@echo "make format  put the formatting right"
 	@echo "make bench   predicted against measured, and speed"
@@ -24,6 +26,12 @@ demo: $(VENV)/.plans
 
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest
+
+# Everything but the profiling, with the oldest versions that pyproject.toml allows.
+test-oldest:
+	$(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check -q install -c constraints-oldest.txt -e . pytest hypothesis
+	$(OLDEST)/bin/python -m pytest --ignore tests/profiling
 
 check: $(VENV)/.tests
 	$(BIN)/ruff format --check src tests tools benchmarks examples
@@ -51,4 +59,4 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/.plans
 
 clean:
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

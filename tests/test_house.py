@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,16 @@ def test_the_public_face_is_what_it_says():
     assert set(srifty.__all__) <= set(dir(srifty))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = srifty.nonsense
+
+
+def test_the_oldest_versions_tested_are_the_lower_bounds():
+    root = SOURCE.parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    bounds = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked if ">=" in each)
+    tested = dict(
+        re.findall(r"^([\w-]+)==([\d.]+)$", (root / "constraints-oldest.txt").read_text(), re.MULTILINE)
+    )
+    for name, version in tested.items():
+        assert version.removesuffix(".0") == bounds[name].removesuffix(".0"), name
+    assert {re.split("[<>=]", each)[0] for each in project["dependencies"]} <= set(tested)

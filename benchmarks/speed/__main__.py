@@ -64,7 +64,8 @@ def many_clusters(rows: int) -> tuple[Predictor, ClusterTable, Job]:
 
 def main() -> None:
     """Measure and print the table, as Markdown."""
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if hasattr(os, "sched_setaffinity"):  # Linux
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     predictor, table, job = many_clusters(ROWS)
     one_by_one = ClusterTable.of([table.cluster(row) for row in range(200)])
     bare = seconds(process("-c", "pass"))

@@ -5,6 +5,7 @@ This is the only place where rooms meet. A room is imported as a verb enters it,
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -58,16 +59,18 @@ def profile(
         on_progress: called with the share done (0 to 1) and what is being measured
 
     Raises:
-        InvalidInput: the job file, the module or the function cannot be used
+        InvalidInput: the job file, the module or the function cannot be used; PyTorch is not installed
         WorkloadFailed: the training code raised
     """
-    from srifty.profiling.profiler import profile as measure
     from srifty.records.job_file import read_job
 
+    asked = job if isinstance(job, Job) else read_job(job)
     folder = Path.cwd() if isinstance(job, Job) else Path(job).resolve().parent
-    return measure(
-        job if isinstance(job, Job) else read_job(job), folder=folder, device=device, on_progress=on_progress
-    )
+    if importlib.util.find_spec("torch") is None:
+        raise InvalidInput("to measure a job, PyTorch must be installed here: pip install 'srifty[profile]'")
+    from srifty.profiling.profiler import profile as measure
+
+    return measure(asked, folder=folder, device=device, on_progress=on_progress)
 
 
 def sample_profiles(job: str) -> tuple[JobProfile, ...]:
