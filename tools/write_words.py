@@ -11,6 +11,7 @@ import argparse
 import ast
 import inspect
 import textwrap
+from enum import Enum
 from pathlib import Path
 
 import srifty.records as nouns
@@ -136,7 +137,7 @@ def page() -> str:
     lines += ["", "## Choices", "", "| word | one of |", "| --- | --- |"]
     for name in sorted(nouns.__all__):
         choice = getattr(nouns, name)
-        if isinstance(choice, type) and not issubclass(choice, Record) and hasattr(choice, "__members__"):
+        if isinstance(choice, type) and issubclass(choice, Enum):
             lines.append(f"| {name} | {', '.join(member.value for member in choice)} |")
     return "\n".join(line.replace("| |", "|  |").rstrip() for line in lines) + "\n"
 

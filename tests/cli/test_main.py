@@ -119,7 +119,11 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ((*PLAN, "--region", "us-east-11"), 2, "did you mean us-east"),
         ((*PLAN, "--gpu", "V1000"), 2, "did you mean V100"),
         ((*PLAN, "--instance-type", "p3.2xlage"), 2, "did you mean p3.2xlarge"),
-        ((*PLAN, "--gpu", "H100"), 3, "none of the offered GPUs has a profile"),
+        (
+            (*PLAN, "--gpu", "H100"),
+            3,
+            "no offer has a GPU that was measured (measured: A100, T4, V100; offered: H100)",
+        ),
         ((*PLAN, "--market", "spot"), 2, "spot machines cannot be planned yet"),
         ((*PLAN, "--catalog", "none.csv"), 2, "none.csv"),
         ((*PLAN, "--within", "1s"), 3, "no cluster keeps to --within 1 s"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +34,8 @@ def profile(
         def on_progress(done: float, text: str) -> None:
             progress.update(task, completed=done, description=text)
 
-        found = verbs.profile(job, device=device, on_progress=on_progress)
+        # What the training code prints must not mix with the record on standard output.
+        with redirect_stdout(sys.stderr):
+            found = verbs.profile(job, device=device, on_progress=on_progress)
     screen.print(profile_table(found))
     put(found, output, as_json=json)

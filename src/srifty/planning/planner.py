@@ -31,6 +31,10 @@ RUNNERS_UP = 9
 class Estimator(Protocol):
     """What planning asks of a prediction."""
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that were measured."""
+
     def batch_range(self, offer: Offer) -> tuple[int, int] | None:
         """Smallest and largest batch that a GPU of the offer trains with; None: it was not measured."""
 
@@ -67,8 +71,8 @@ def plan(job: Job, catalog: Catalog, constraints: Constraints, estimator: Estima
     if not candidates.table.offers:
         offered = sorted({offer.gpu for offer in offers})
         raise NotMeasured(
-            f"none of the offered GPUs has a profile (offered: {', '.join(offered)}); run 'srifty profile' on a "
-            f"machine with one of them"
+            f"no offer has a GPU that was measured (measured: {', '.join(estimator.gpus)}; offered: "
+            f"{', '.join(offered)}); run 'srifty profile' on a machine with one of these"
         )
     if len(candidates.table) == 0:
         raise NoFeasiblePlan(

@@ -61,6 +61,11 @@ class Predictor:
                 f"bytes; profile the same model on each GPU"
             )
 
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs that were measured."""
+        return tuple(sorted({profile.gpu for profile in self.profiles}))
+
     @cached_property
     def compute(self) -> tuple[ComputeModel, ...]:
         """One model a profile."""
@@ -148,9 +153,8 @@ class Predictor:
         index = [self.profile_index(offer) for offer in clusters.offers]
         missing = {offer.gpu for offer, i in zip(clusters.offers, index, strict=True) if i is None}
         if missing:
-            measured = ", ".join(sorted({profile.gpu for profile in self.profiles}))
             raise NotMeasured(
-                f"GPU {', '.join(sorted(missing))} was not measured (measured: {measured}); "
+                f"GPU {', '.join(sorted(missing))} was not measured (measured: {', '.join(self.gpus)}); "
                 f"run 'srifty profile' on a machine that has one"
             )
         most = np.array(

@@ -1,0 +1,1 @@
+"""Profiling: measure a job on one GPU (or on the CPU). The only room with torch."""

@@ -1,0 +1,50 @@
+"""Which batches to measure, where the job does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+MOST_BATCHES = 5
+FEWEST_BATCHES = 3
+_LARGEST = 65_536
+
+
+def smallest_batch(model: nn.Module) -> int:
+    """1, or 2 with batch normalisation, which needs more than one value a channel to train.
+
+    A layer in evaluation mode (frozen statistics) does not count.
+    """
+    needs_two = any(
+        isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules()
+    )
+    return 2 if needs_two else 1
+
+
+def doubling_batches(
+    smallest: int, *, step_s: Callable[[int], float | None], longest_s: float, largest: int | None = None
+) -> tuple[list[int], int | None]:
+    """Double from the smallest batch while steps stay short and fit.
+
+    Args:
+        smallest: where to start [samples]
+        step_s: batch -> length of a step [s]; None where it does not fit
+        longest_s: no further doubling once a step takes this long [s]; three batches are tried in any case
+        largest: no batch above this [samples], for example the global batch
+
+    Returns:
+        the last five that fitted, rising, and the batch that did not fit, if one was met
+    """
+    limit = min(largest or _LARGEST, _LARGEST)
+    fitted: list[int] = []
+    batch = smallest
+    while batch <= max(limit, smallest):
+        took_s = step_s(batch)
+        if took_s is None:
+            return fitted[-MOST_BATCHES:], batch
+        fitted.append(batch)
+        if took_s >= longest_s and len(fitted) >= FEWEST_BATCHES:
+            break
+        batch *= 2
+    return fitted[-MOST_BATCHES:], None

@@ -1,0 +1,69 @@
+"""Device memory: running out of it told from every other failure, and the most that was in use.
+
+A bug in the training code that is taken for "batch too large" sends a search down to nothing; a true
+shortage taken for a bug ends a measurement that could have kept what fits. So the two are told apart here.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+# What allocators say without a type of their own: the CPU's (Linux, Windows), and the handle or workspace of a
+# GPU library. Lower case.
+_SHORTAGE_WORDS = (
+    "can't allocate memory",
+    "not enough memory: you tried to allocate",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+)
+
+
+class OutOfMemory(Exception):
+    """A step, or what it needs, does not fit into the memory of the device; no error of the training code."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out, and nothing else."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
+        return True
+    said = str(error).lower()
+    return isinstance(error, RuntimeError) and any(words in said for words in _SHORTAGE_WORDS)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what a failed try still holds, so that the next try starts from the same place."""
+    gc.collect()
+    if device.type != "cpu":
+        module = torch.get_device_module(device)
+        if hasattr(module, "empty_cache"):
+            module.empty_cache()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Start to look for the peak anew; nothing where the device keeps no such figure."""
+    _statistic(device, "reset_peak_memory_stats")
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Most memory that tensors took on the device since `reset_peak` [bytes]; None: not known.
+
+    What the caching allocator holds beyond that is not counted: it gives it back when memory is short.
+    """
+    peak = _statistic(device, "max_memory_allocated")
+    return None if peak is None else int(peak)
+
+
+def _statistic(device: torch.device, name: str) -> int | None:
+    """What the device's function of that name gives; None where there is none, as on the CPU.
+
+    torch.accelerator has such functions from torch 2.9 on; before, the device's own module has.
+    """
+    if device.type == "cpu":
+        return None
+    function = getattr(torch.accelerator, name, None) or getattr(torch.get_device_module(device), name, None)
+    try:
+        return None if function is None else function(device)
+    except (RuntimeError, NotImplementedError):  # a device whose allocator does not count
+        return None

@@ -1,0 +1,244 @@
+"""The door of this room: a Job and its workload -> a JobProfile, measured on one device of this machine."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+from srifty.errors import InvalidInput, NotMeasured
+from srifty.profiling.batches import doubling_batches, smallest_batch
+from srifty.profiling.bench import Bench, Visit
+from srifty.profiling.device import Device, find_device
+from srifty.profiling.gradient_buckets import MeasuredBuckets, measure_buckets
+from srifty.profiling.hook_buckets import buckets_by_hooks
+from srifty.profiling.memory import OutOfMemory
+from srifty.profiling.sizes import checkpoint_bytes, tensor_bytes
+from srifty.profiling.user_code import importing_from
+from srifty.profiling.workload import Workload, load_workload
+from srifty.records import BatchTiming, Job, JobProfile, Spread
+
+PASSES = 3
+"""Each batch comes to the bench this often, so that a noisy neighbour spoils a third of its steps at most."""
+
+Progress = Callable[[float, str], None]
+
+
+def profile(
+    job: Job,
+    *,
+    folder: Path,
+    device: str | None = None,
+    seconds_per_batch: float = 2.0,
+    on_progress: Progress | None = None,
+) -> JobProfile:
+    """Measure a job on one device: step time by batch, memory, and the buckets of its gradients.
+
+    The workload is made once. Nothing is written to its folder, and model, hooks, process groups and imports
+    are as before afterwards, also after an error or an interrupt.
+
+    Args:
+        job: names the workload, and perhaps the batches
+        folder: where the workload's module is looked for, as a rule the folder of job.toml
+        device: "cpu", "cuda", "cuda:1"; None: the current accelerator, else the CPU
+        seconds_per_batch: how long to time steps at each batch; cold steps come on top, and at least six
+            steps are timed however long they are
+        on_progress: called with the share done (0 to 1) and what is done next
+
+    Raises:
+        InvalidInput: no workload, module or function of that name; no such device; batches that cannot be
+        WorkloadFailed: the training code raised
+        NotMeasured: no batch fits into memory
+    """
+    if job.workload is None:
+        raise InvalidInput(
+            f"job {job.name!r} names no workload: give workload = 'module:function' "
+            f"(the function returns model, optimizer, make_batch and loss)"
+        )
+    if seconds_per_batch <= 0:
+        raise InvalidInput(f"seconds_per_batch is {seconds_per_batch}: expected more than 0 [s]")
+    tell = on_progress or (lambda share, doing: None)
+    found = find_device(device)
+    folder = folder.resolve()
+    with importing_from(folder), found.current():
+        tell(0.0, "making the model")
+        try:
+            workload = load_workload(job.workload, folder)
+            workload.move_to(found.place)
+            return _Profiling(job, workload, found, seconds_per_batch, tell).run()
+        except OutOfMemory as error:
+            raise NotMeasured(
+                f"the model alone does not fit into the memory of {_told(found)} ({error}); "
+                f"run 'srifty profile' on a GPU with more memory"
+            ) from None
+
+
+@dataclass
+class _Profiling:
+    """One profile on its way; `notes` are what the profile will state as assumptions."""
+
+    job: Job
+    workload: Workload
+    device: Device
+    seconds_per_batch: float
+    tell: Progress
+    notes: list[str] = field(default_factory=list)
+
+    def run(self) -> JobProfile:
+        self.notes += self.workload.assumptions
+        if not self.workload.model.training:
+            self.notes.append("the model was in evaluation mode, and was measured so")
+        bench = Bench(self.workload, self.device.place)
+        smallest = smallest_batch(self.workload.model)
+        batches = self._given_batches(smallest) or self._chosen_batches(bench, smallest)
+        visits = self._measure(bench, batches)
+        saved_bytes = checkpoint_bytes(self.workload)
+        self.tell(PASSES / (PASSES + 1), "watching gradient buckets")
+        buckets = self._watch_buckets(bench, visits)
+        bench.restore()
+        self.tell(1.0, "done")
+        self.notes.append("the wait for data was not measured: each batch was made before its steps")
+        largest = max(visits)
+        self.notes.append(
+            f"max_batch is the largest batch measured, {largest} [samples]; a larger one may fit"
+        )
+        self.notes += buckets.assumptions
+        return JobProfile(
+            job=self.job,
+            gpu=self.device.gpu,
+            gpu_memory_bytes=self.device.gpu_memory_bytes,
+            max_batch=largest,
+            min_batch=smallest,
+            timings=tuple(_timing(batch, visits[batch]) for batch in sorted(visits)),
+            buckets=buckets.buckets,
+            trainable_bytes=tensor_bytes(self.workload.trained_parameters),
+            total_bytes=tensor_bytes(self.workload.model.parameters()),
+            checkpoint_bytes=saved_bytes,
+            assumptions=tuple(self.notes),
+            versions=_versions(self.device),
+            hardware=self.device.hardware,
+            taken_at=datetime.now(UTC),
+        )
+
+    def _given_batches(self, smallest: int) -> list[int]:
+        """The job's batches, rising, each once, without those too small for batch normalisation."""
+        given = sorted(set(self.job.batches))
+        large_enough = [batch for batch in given if batch >= smallest]
+        if given and not large_enough:
+            raise InvalidInput(
+                f"batches are {given}: batch normalisation trains with {smallest} samples or more; "
+                f"give a batch of at least {smallest}"
+            )
+        if len(large_enough) < len(given):
+            self.notes.append(f"batch 1 was left out: batch normalisation needs {smallest} samples or more")
+        return large_enough
+
+    def _chosen_batches(self, bench: Bench, smallest: int) -> list[int]:
+        """Doubling batches whose steps are short enough for some of them in each pass."""
+
+        def step_s(batch: int) -> float | None:
+            self.tell(0.0, f"trying batch {batch}")
+            return bench.try_step_s(batch)
+
+        batches, too_large = doubling_batches(
+            smallest, step_s=step_s, longest_s=self.seconds_per_batch / 6, largest=self.job.global_batch
+        )
+        if too_large is not None:
+            self._left_out(too_large)
+        if not batches:
+            raise self._nothing_fits([smallest])
+        return batches
+
+    def _measure(self, bench: Bench, batches: list[int]) -> dict[int, list[Visit]]:
+        """Visits by batch, in passes up and down, so that a slow drift falls on all batches alike."""
+        visits: dict[int, list[Visit]] = {batch: [] for batch in batches}
+        for number in range(PASSES):
+            order = sorted(visits, reverse=number % 2 == 1)
+            for position, batch in enumerate(order):
+                if batch not in visits:
+                    continue  # a smaller one has run out of memory since
+                share = (number + position / len(order)) / (PASSES + 1)
+                self.tell(share, f"batch {batch}, pass {number + 1} of {PASSES}")
+                seconds = self.seconds_per_batch / PASSES
+                warm_up_s = seconds if number == 0 else seconds / 4
+                visit = bench.visit(batch, seconds=seconds, warm_up_s=warm_up_s)
+                if visit is None:
+                    self._left_out(batch)
+                    visits = {other: seen for other, seen in visits.items() if other < batch}
+                else:
+                    visits[batch].append(visit)
+        if not visits:
+            raise self._nothing_fits(batches)
+        for batch, seen in visits.items():
+            if any(visit.last_loss != visit.last_loss or visit.last_loss == float("inf") for visit in seen):
+                self.notes.append(f"at batch {batch} the loss was not finite while it was measured")
+        return visits
+
+    def _watch_buckets(self, bench: Bench, visits: dict[int, list[Visit]]) -> MeasuredBuckets:
+        """Buckets at the largest batch that fits beside DDP's copy of the gradients; larger ones are dropped."""
+        seconds = min(self.seconds_per_batch, 2.0)
+        for batch in sorted(visits, reverse=True):
+            measured = bench.if_it_fits(
+                batch, lambda data: measure_buckets(self.workload, data, bench.clock, seconds=seconds)
+            )
+            if measured is None:
+                continue
+            for larger in [other for other in visits if other > batch]:
+                del visits[larger]
+                self.notes.append(
+                    f"batch {larger} was left out: it fits alone, but not beside DDP's copy of the gradients"
+                )
+            return measured
+        bench.restore()
+        data = self.workload.data(min(visits), self.device.place)
+        return MeasuredBuckets(
+            buckets_by_hooks(self.workload, data, bench.clock, seconds=seconds),
+            ("DDP's copy of the gradients does not fit beside any measured batch",),
+        )
+
+    def _left_out(self, batch: int) -> None:
+        self.notes.append(f"batch {batch} was left out: it does not fit into memory")
+
+    def _nothing_fits(self, batches: Iterable[int]) -> NotMeasured:
+        tried = min(batches)
+        return NotMeasured(
+            f"batch {tried} does not fit into the memory of {_told(self.device)}; "
+            + ("give smaller 'batches', or " if tried > 1 else "")
+            + "run 'srifty profile' on a GPU with more memory"
+        )
+
+
+def _timing(batch: int, visits: list[Visit]) -> BatchTiming:
+    steps = [step for visit in visits for step in visit.steps]
+    peaks = [visit.peak_memory_bytes for visit in visits if visit.peak_memory_bytes is not None]
+    return BatchTiming(
+        batch=batch,
+        forward_s=Spread.of(step.forward_s for step in steps),
+        backward_s=Spread.of(step.backward_s for step in steps),
+        optimizer_s=Spread.of(step.optimizer_s for step in steps),
+        peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _versions(device: Device) -> dict[str, str]:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    if device.place.type == "cuda":
+        for name in ("cuda", "hip"):
+            version = getattr(torch.version, name, None)
+            if version is not None:
+                versions[name] = version
+    torchvision = sys.modules.get("torchvision")
+    if torchvision is not None:
+        versions["torchvision"] = str(torchvision.__version__)
+    return versions
+
+
+def _told(device: Device) -> str:
+    if device.gpu_memory_bytes is None:
+        return "this machine" if device.gpu == "cpu" else device.gpu
+    return f"{device.gpu} ({device.gpu_memory_bytes / 2**30:.1f} GiB)"
