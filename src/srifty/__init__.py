@@ -37,6 +37,7 @@ __all__ = [
     "CloudRefused",
     "Cluster",
     "Constraints",
+    "ContentTiming",
     "Dropped",
     "Event",
     "Goal",

@@ -3,7 +3,7 @@
 from srifty.records.cluster import Cluster, NodeGroup
 from srifty.records.estimate import IterationEstimate, JobEstimate
 from srifty.records.job import Job
-from srifty.records.job_profile import BatchTiming, GradientBucket, JobProfile
+from srifty.records.job_profile import BatchTiming, ContentTiming, GradientBucket, JobProfile
 from srifty.records.network_profile import AllReduceSample, NetworkProfile
 from srifty.records.offer import Catalog, Dropped, GpuLink, Market, Offer
 from srifty.records.plan import Constraints, Goal, Plan
@@ -29,6 +29,7 @@ __all__ = [
     "Catalog",
     "Cluster",
     "Constraints",
+    "ContentTiming",
     "Dropped",
     "Event",
     "Goal",

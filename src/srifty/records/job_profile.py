@@ -24,6 +24,8 @@ class BatchTiming(Record):
     optimizer_s: Spread
     data_wait_s: Spread | None = None
     """Wait for the loader; None: not measured."""
+    other_s: Spread | None = None
+    """What the script does besides: logging, metrics, a batch function of its own; None: not measured."""
     peak_memory_bytes: Bytes | None = None
 
     @model_validator(mode="after")
@@ -33,6 +35,15 @@ class BatchTiming(Record):
         if self.forward_s.p50 + self.backward_s.p50 <= 0:
             raise ValueError("forward and backward together must take more than 0 s")
         return self
+
+
+class ContentTiming(Record):
+    """One step of a job whose batches differ in content, such as sequences of varying length."""
+
+    batch: Count
+    element_count: Count
+    """Elements of the step's largest input tensor: samples x padded length for token data."""
+    step_s: Annotated[float, Field(gt=0)]
 
 
 class GradientBucket(Record):
@@ -64,6 +75,22 @@ class JobProfile(Record):
     total_bytes: Bytes | None = None
     """Size of all parameters."""
     checkpoint_bytes: Bytes | None = None
+    checkpoint_save_s: Spread | None = None
+    """Time to write a checkpoint on the machine that was measured; None: not measured."""
+    accumulation_count: Count = 1
+    """Micro-steps to one step of the optimizer, as the script does them."""
+    exchanges_every_micro_step: bool = False
+    """Whether DDP would exchange in each micro-step, because nothing suppresses it (`no_sync`)."""
+    precision: str | None = None
+    """Type of the parameters, and of autocast where it is on: "float32", "float32, autocast bfloat16"."""
+    compile_s: Annotated[float, Field(ge=0)] | None = None
+    """What steps before the steady state took beyond as many steady ones: compilation, caches."""
+    content_timings: tuple[ContentTiming, ...] = ()
+    """Single steps by content, where step time varies with it."""
+    estimated_from: str | None = None
+    """The GPU that was measured, where this profile is only estimated from it; None: measured."""
+    estimate_log_sd: Annotated[float, Field(ge=0)] | None = None
+    """Doubt about an estimated profile's times: standard deviation of their logarithm."""
     assumptions: tuple[str, ...] = ()
     """What was not measured and had to be assumed; every plan repeats it."""
     versions: dict[str, str] = Field(default_factory=dict)
@@ -77,6 +104,8 @@ class JobProfile(Record):
             raise ValueError(f"timings must be by rising batch, one each; got {batches}")
         if self.max_batch < batches[-1]:
             raise ValueError(f"max_batch {self.max_batch} is below a batch that was measured, {batches[-1]}")
+        if (self.estimated_from is None) != (self.estimate_log_sd is None):
+            raise ValueError("an estimated profile needs both estimated_from and estimate_log_sd")
         if self.min_batch > self.max_batch:
             raise ValueError(f"min_batch {self.min_batch} is above max_batch {self.max_batch}")
         return self
