@@ -92,7 +92,7 @@ def pcie_shares(folder: Path) -> dict[str, tuple[float, int]]:
         values = []
         for row in own:
             step, k = row.step, row.step.gpu_count
-            forward, backward, optimizer, _ = (
+            forward, backward, optimizer, *_ = (
                 float(part[0]) for part in model.phases(np.array([float(step.batch_per_gpu)]))
             )
             exposed = step.step_s - forward - backward - optimizer

@@ -195,13 +195,13 @@ class Predictor:
         bucket_bytes, ready_at = self._buckets(mix)
         groups = []
         for j, p in enumerate(mix):
-            forward, backward, optimizer, wait = self.compute[p].phases(batch[:, j])
+            forward, backward, optimizer, wait, other = self.compute[p].phases(batch[:, j])
             last_backward = before * (forward + backward + wait) + forward + wait
             groups.append(
                 _Group(
                     ready_s=last_backward[:, None] + ready_at[j] * backward[:, None],
                     backward_end_s=last_backward + backward,
-                    optimizer_s=optimizer,
+                    optimizer_s=optimizer + other,
                     wait_s=micro_steps * wait,
                     noise_s=self.compute[p].noise * np.sqrt(micro_steps) * (forward + backward),
                 )
@@ -218,6 +218,8 @@ class Predictor:
         waiting = loader_wait + noise * longest_of(gpu_count)
 
         exchange = self._exchange(clusters, rows, len(mix))
+        each_time = any(self.profiles[p].exchanges_every_micro_step for p in mix)
+        exchange_count = micro_steps if each_time else np.ones_like(micro_steps)
         compute_log_sd, outside = self._compute_doubt(clusters, rows, mix)
         slower = np.exp(Z90 * compute_log_sd)
         longer = np.exp(Z90 * exchange.log_sd)
@@ -231,7 +233,7 @@ class Predictor:
                 bucket_bytes,
                 backward_end * c,
             )
-            told.append((compute * c, exposed, waiting * c))
+            told.append((compute * c, exposed * exchange_count, waiting * c))
         stacked = [np.stack(part) for part in zip(*told, strict=True)]
         return _Scenarios(Iteration(*stacked), slowest, outside)
 
@@ -284,14 +286,16 @@ class Predictor:
             model, profile = self.compute[p], self.profiles[p]
             below = clusters.batch_per_gpu[rows, j] < model.smallest_batch
             above = clusters.batch_per_gpu[rows, j] > model.batch[-1]
-            measured = np.isin(clusters.batch_per_gpu[rows, j], model.batch)
             other_memory = np.array([not is_same_memory(profile, offer) for offer in clusters.offers])[
                 clusters.offer_index[rows, j]
             ]
-            doubt = np.where(measured, 0.0, model.log_sd**2)
-            doubt += np.where(below | above, BELOW_MEASURED_LOG_SD**2, 0.0)
+            doubt = model.doubt(clusters.batch_per_gpu[rows, j].astype(float)) ** 2
+            doubt += np.where(below, BELOW_MEASURED_LOG_SD**2, 0.0) + (profile.estimate_log_sd or 0.0) ** 2
             doubt += np.where(other_memory, OTHER_MEMORY_LOG_SD**2, 0.0)
             worst = np.maximum(worst, doubt)
+            if profile.estimated_from is not None:
+                what = f"times on {profile.gpu} are estimated from {profile.estimated_from}, not measured"
+                outside[what] = np.ones(len(rows), bool)
             if below.any():
                 outside[f"batch below {model.smallest_batch}, the smallest measured on {profile.gpu}"] = below
             if above.any():

@@ -16,7 +16,10 @@ Bytes = Annotated[int, Field(ge=0)]
 
 
 class BatchTiming(Record):
-    """Phases of one step on one GPU at one batch, exchange and accumulation apart."""
+    """Phases of one step on one GPU at one batch, without any exchange.
+
+    Forward, backward and data wait are those of one micro-step, optimizer and other work those of one step.
+    """
 
     batch: Count
     forward_s: Spread
