@@ -48,14 +48,18 @@ def profile(
     job: Job | FilePath,
     *,
     device: str | None = None,
+    samples_per_step: int | None = None,
+    max_seconds: float | None = None,
     on_progress: Callable[[float, str], None] | None = None,
 ) -> JobProfile:
     """Measure a job on this machine's accelerator, or on its CPU where there is none.
 
     Args:
         job: a job.toml, whose folder holds the workload's module; or a Job, whose module is looked for in the
-            current folder
-        device: "cuda", "cpu", ...; None: the current accelerator, else the CPU
+            current folder. A job with a command and no workload is measured by running the command there
+        device: "cuda", "cpu", ...; None: the current accelerator, else the CPU; a command chooses its own
+        samples_per_step: of a command without {batch}, where its batch is not to be seen in its data
+        max_seconds: bound on each run of a command [s]; None: 300
         on_progress: called with the share done (0 to 1) and what is being measured
 
     Raises:
@@ -66,6 +70,21 @@ def profile(
 
     asked = job if isinstance(job, Job) else read_job(job)
     folder = Path.cwd() if isinstance(job, Job) else Path(job).resolve().parent
+    if asked.command and asked.workload is None:
+        from srifty.profiling.attach import MAX_SECONDS, profile_command
+
+        if device is not None:
+            raise InvalidInput(f"device {device!r} is for a workload; a command chooses its device by itself")
+        return profile_command(
+            asked,
+            folder=folder,
+            batches=asked.batches,
+            samples_per_step=samples_per_step,
+            max_seconds=MAX_SECONDS if max_seconds is None else max_seconds,
+            on_progress=on_progress,
+        )
+    if samples_per_step is not None or max_seconds is not None:
+        raise InvalidInput("samples_per_step and max_seconds are for a command; this job names a workload")
     if importlib.util.find_spec("torch") is None:
         raise InvalidInput("to measure a job, PyTorch must be installed here: pip install 'srifty[profile]'")
     from srifty.profiling.profiler import profile as measure
@@ -88,6 +107,7 @@ def predict(
     samples: int = MILLION,
     region: str | None = None,
     market: Market | str = Market.ON_DEMAND,
+    estimate_unmeasured: bool = False,
     catalog: Catalog | FilePath | None = None,
 ) -> tuple[JobEstimate, ...]:
     """How long a job takes on clusters that you name, what it costs, and where the time of a step goes.
@@ -100,6 +120,7 @@ def predict(
         samples: to train on in all
         region: where to rent; None: where each type is cheapest
         market: "on-demand" or "spot"
+        estimate_unmeasured: go by published peaks for a GPU without a profile; roughly, and marked as such
         catalog: a table of offers of your own; None: the snapshot that ships
 
     Returns:
@@ -111,13 +132,13 @@ def predict(
     """
     from srifty.records.cluster_table import ClusterTable
 
-    predictor = _predictor(profiles)
+    offered = _catalog(catalog)
+    predictor = _predictor(profiles, offered if estimate_unmeasured else None)
     named = [on] if isinstance(on, str | Cluster) else list(on)
     if not named:
         return ()
-    table = None if all(isinstance(one, Cluster) for one in named) else _catalog(catalog)
     clusters = [
-        one if isinstance(one, Cluster) else _cluster(one, table, predictor, batch, region, market)
+        one if isinstance(one, Cluster) else _cluster(one, offered, predictor, batch, region, market)
         for one in named
     ]
     job = _job(predictor, clusters[0].global_batch, samples)
@@ -141,6 +162,7 @@ def plan(
     max_nodes: int = 16,
     max_gpus: int | None = None,
     confidence: float = 0.9,
+    estimate_unmeasured: bool = False,
     catalog: Catalog | FilePath | None = None,
 ) -> Plan:
     """Choose machines for a job: the cheapest in time, or the fastest within a budget.
@@ -157,6 +179,7 @@ def plan(
         max_nodes: machines at most
         max_gpus: GPUs at most; None: any number
         confidence: chance with which each limit must be met, from 0.5 to below 1
+        estimate_unmeasured: consider GPUs without a profile too, by published peaks; roughly, and marked as such
         catalog: a table of offers of your own; None: the snapshot that ships
 
     Raises:
@@ -166,7 +189,8 @@ def plan(
     """
     from srifty.planning.planner import plan as choose
 
-    predictor = _predictor(profiles)
+    offered = _catalog(catalog)
+    predictor = _predictor(profiles, offered if estimate_unmeasured else None)
     constraints = checked(
         Constraints,
         goal=goal,
@@ -186,7 +210,7 @@ def plan(
             "spot machines cannot be planned yet: how long they last is not known, and a price without that "
             "would mislead; plan with on-demand, and see 'srifty offers --market spot' for the prices"
         )
-    return choose(_job(predictor, batch, samples), _catalog(catalog), constraints, predictor)
+    return choose(_job(predictor, batch, samples), offered, constraints, predictor)
 
 
 def _catalog(given: Catalog | FilePath | None) -> Catalog:
@@ -195,11 +219,14 @@ def _catalog(given: Catalog | FilePath | None) -> Catalog:
     return given if isinstance(given, Catalog) else load(given)
 
 
-def _predictor(profiles: Profiles) -> Predictor:
+def _predictor(profiles: Profiles, estimated_for: Catalog | None) -> Predictor:
+    """A predictor from profiles; where a catalog is given, from rough ones for its other GPUs too."""
+    from srifty.predicting.gpu_scaling import with_estimates
     from srifty.predicting.predictor import Predictor
 
     given = [profiles] if isinstance(profiles, JobProfile | str | os.PathLike) else profiles
-    return Predictor(tuple(one if isinstance(one, JobProfile) else read(one, JobProfile) for one in given))
+    measured = tuple(one if isinstance(one, JobProfile) else read(one, JobProfile) for one in given)
+    return Predictor(measured if estimated_for is None else with_estimates(measured, estimated_for.offers))
 
 
 def _job(predictor: Predictor, batch: int | None, samples: int | None) -> Job:
@@ -223,14 +250,13 @@ def _job(predictor: Predictor, batch: int | None, samples: int | None) -> Job:
 
 def _cluster(
     text: str,
-    catalog: Catalog | None,
+    catalog: Catalog,
     predictor: Predictor,
     batch: int | None,
     region: str | None,
     market: Market | str,
 ) -> Cluster:
     """The cluster that the text names, each type where it is cheapest, every GPU with an equal share."""
-    assert catalog is not None  # noqa: S101 - a text is only met where a catalog was loaded
     named = []
     for count, name in parse_cluster_text(text):
         of_type = catalog.only(

@@ -50,6 +50,9 @@ def plan(
     region: Annotated[list[str] | None, typer.Option(help="Only this region; may be given again.")] = None,
     gpu: Annotated[list[str] | None, typer.Option(help="Only this GPU: A100, or A100-80GB.")] = None,
     instance_type: Annotated[list[str] | None, typer.Option(help="Only this type of machine.")] = None,
+    estimate_unmeasured: Annotated[
+        bool, typer.Option("--estimate-unmeasured", help="GPUs without a profile too, by published peaks.")
+    ] = False,
     catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The plan, as JSON, to standard output.")] = False,
@@ -80,6 +83,7 @@ def plan(
             regions=tuple(region or ()),
             gpus=tuple(gpu or ()),
             instance_types=tuple(instance_type or ()),
+            estimate_unmeasured=estimate_unmeasured,
             catalog=catalog,
         )
     except NoFeasiblePlan as error:

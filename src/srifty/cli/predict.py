@@ -32,6 +32,9 @@ def predict(
     epochs: Annotated[int, typer.Option(min=1, help="Times that the samples are gone through.")] = 1,
     region: Annotated[str | None, typer.Option(help="Where; else where each type is cheapest.")] = None,
     market: Annotated[MarketChoice, typer.Option(help="How they are paid for.")] = MarketChoice.ON_DEMAND,
+    estimate_unmeasured: Annotated[
+        bool, typer.Option("--estimate-unmeasured", help="GPUs without a profile too, by published peaks.")
+    ] = False,
     catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the estimate here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The estimate, as JSON, to standard output.")] = False,
@@ -53,6 +56,7 @@ def predict(
         samples=count(samples, "--samples") * epochs,
         region=region,
         market=market.value,
+        estimate_unmeasured=estimate_unmeasured,
         catalog=catalog,
     )
     console().print(estimate_table(found, today=date.today()))

@@ -72,7 +72,8 @@ def plan(job: Job, catalog: Catalog, constraints: Constraints, estimator: Estima
         offered = sorted({offer.gpu for offer in offers})
         raise NotMeasured(
             f"no offer has a GPU that was measured (measured: {', '.join(estimator.gpus)}; offered: "
-            f"{', '.join(offered)}); run 'srifty profile' on a machine with one of these"
+            f"{', '.join(offered)}); run 'srifty profile' on a machine with one of these, "
+            f"or go by published peaks, roughly (--estimate-unmeasured)"
         )
     if len(candidates.table) == 0:
         raise NoFeasiblePlan(

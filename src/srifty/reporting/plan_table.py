@@ -26,8 +26,8 @@ def plan_table(plan: Plan, *, today: date, heading: str = "Plan") -> RenderableT
         heading: what to call it
     """
     parts: list[RenderableType] = [Text(f"{heading} for {_question(plan)}", style="bold")]
-    parts.append(Text(plan.reason))
     parts.extend(Text(f"! {warning}", style="yellow") for warning in warnings(plan.estimate, today=today))
+    parts.append(Text(plan.reason))
     parts.append(Text())
     parts.append(_ranked(plan))
     parts.append(Text())
@@ -38,7 +38,10 @@ def plan_table(plan: Plan, *, today: date, heading: str = "Plan") -> RenderableT
 
 def warnings(estimate: JobEstimate, *, today: date) -> list[str]:
     """What should be known before money is spent: extrapolation, old prices."""
-    said = [f"outside what was measured: {what}" for what in estimate.iteration.extrapolated]
+    outside = estimate.iteration.extrapolated
+    said = [
+        f"outside what was measured: {what}" for what in sorted(outside, key=lambda w: "estimated" not in w)
+    ]
     for group in estimate.iteration.cluster.groups:
         if today - group.offer.price_as_of > OLD_AFTER:
             said.append(
