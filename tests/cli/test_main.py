@@ -62,7 +62,7 @@ def test_predict_prints_where_the_step_s_time_goes_and_how_sure_it_is(run):
     status, out, err = run(*PREDICT, "--on", "4xg4dn.12xlarge")
     assert status == 0
     assert from_json(out, JobEstimate).iteration.cluster.gpu_count == 16
-    for words in ("compute", "exposed exchange", "waiting", "80 % band", "USD an hour", "for the job"):
+    for words in ("compute", "exposed exchange", "waiting", "80 % band", "USD an hour", "The job"):
         assert words in " ".join(err.split())
 
 
@@ -100,7 +100,7 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ((*PLAN[:-1], "-8"), 2, "--batch is -8"),
         ((*PLAN[:-1], "3.5"), 2, "not a whole number"),
         ((*PLAN[:-1], "nan"), 2, "not a whole number"),
-        ((*PLAN[:-1], "1e13"), 2, "it must be from 1 to"),
+        ((*PLAN[:-1], "1e13"), 2, "a whole number of samples from 1 to"),
         ((*PLAN[:4], "0", "--batch", "256"), 2, "--samples is 0"),
         ((*PLAN[:4], "1e300", "--batch", "256"), 2, "--samples"),
         ((*PLAN, "--within", "12"), 2, "with its unit"),
@@ -110,7 +110,7 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ((*PLAN, "--within", "2020-01-01T00:00Z"), 2, "in the past"),
         ((*PLAN, "--budget", "0"), 2, "--budget is 0 USD; it must be above 0"),
         ((*PLAN, "--budget", "-5"), 2, "it must be above 0"),
-        ((*PLAN, "--budget", "nan"), 2, "--budget is nan"),
+        ((*PLAN, "--budget", "nan"), 2, "as US dollars"),
         ((*PLAN, "--budget", "lots"), 2, "as US dollars"),
         ((*PLAN, "--confidence", "1.0"), 2, "confidence is 1.0"),
         ((*PLAN, "--confidence", "nan"), 2, "confidence is nan"),
@@ -128,8 +128,18 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ((*PLAN, "--catalog", "none.csv"), 2, "none.csv"),
         ((*PLAN, "--within", "1s"), 3, "no cluster keeps to --within 1 s"),
         ((*PLAN, "--budget", "0.01"), 3, "no cluster keeps to --budget 0.01 USD"),
-        ((*PLAN[:-1], "2147483647"), 3, "cannot share 2147483647 samples evenly"),
-        ((*PLAN, "-o", "no/such/folder/plan.json"), 2, "cannot write no/such/folder/plan.json"),
+        ((*PLAN[:-1], "2147483647"), 2, "larger than the 1280000 samples"),
+        ((*PLAN[:-1], "1000003"), 3, "cannot share 1000003 samples evenly"),
+        ((*PLAN[:-1], "1,5M"), 2, "not a whole number"),
+        ((*PLAN, "--budget", "1.500,00"), 2, "as US dollars"),
+        ((*PLAN[:-1], "9" * 400 + "k"), 2, "not a whole number"),
+        ((*PLAN, "--within", "0001-01-01"), 2, "0001-01-01"),
+        ((*PLAN, "--within", "12h-6h"), 2, "cannot read --within"),
+        ((*PLAN, "--max-gpus", "1", "--instance-type", "p4d.24xlarge"), 3, "more GPUs a machine than 1"),
+        (("plan", "--sample", "resnet50", "--batch", "256", "--epochs", "3"), 2, "needs --samples"),
+        ((*PREDICT, "--on", "2xp3.2xlarge,2xa2-highgpu-1g"), 2, "no region offers all of"),
+        ((*PREDICT, "--on", "16xg4dn.12xlarge,16xg4dn.12xlarge", "--batch", "128"), 2, "batch normalisation"),
+        ((*PLAN, "-o", "no/such/folder/plan.json"), 2, "no/such/folder/plan.json: no such file"),
         (PREDICT, 2, "give the machines"),
         ((*PREDICT, "--on", "4xg4dn.12xlage"), 2, "did you mean g4dn.12xlarge"),
         ((*PREDICT, "--on", "0xg4dn.xlarge"), 2, "0 nodes"),
@@ -165,8 +175,10 @@ def test_an_infeasible_question_shows_the_nearest_plan(run):
 def test_debug_shows_the_traceback_wherever_it_stands(capsys, monkeypatch):
     for arguments in (["--debug", "plan"], ["plan", "--debug"]):
         monkeypatch.setattr(sys, "argv", ["srifty", *arguments])
-        with pytest.raises(srifty.InvalidInput):
+        with pytest.raises(SystemExit) as ended:
             main()
+        assert ended.value.code == 2
+        assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_fault_of_our_own_is_one_line_and_says_what_to_do(run, monkeypatch):
@@ -186,6 +198,44 @@ def test_an_edited_profile_is_refused_by_field(run, tmp_path):
     status, _, err = run("plan", path, "--samples", "1k", "--batch", "8")
     assert status == 2
     assert "timings.0.batch is 0" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ("plan --sample resnet50 --samples 1M --batch 256 >/dev/full", 1, "standard output"),
+        ("offers >/dev/full", 1, "standard output"),
+        ("plan --sample resnet50 --samples 1M --batch 256 -o plan.json >&- 2>&-", 0, ""),
+        ("plan --sample resnet50 --samples 1M --batch 256 -o plan.json 2>/dev/full", 0, ""),
+        ("plan --sample resnet50 --samples 1M --batch 256 -o plan.json 2>&1 | true", 0, ""),
+    ],
+)
+def test_a_stream_that_takes_nothing_loses_no_record(tmp_path, arguments, status, said):
+    command = f"set -o pipefail; {sys.executable} -m srifty {arguments}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    if "plan.json" in arguments:
+        assert srifty.read(tmp_path / "plan.json", Plan).cluster.global_batch == 256
+    else:
+        assert done.returncode == status
+
+
+def test_o_and_a_dash_is_standard_output(run):
+    assert from_json(run(*PLAN, "-o", "-")[1], Plan).cluster.global_batch == 256
+
+
+def test_spot_prices_come_with_a_warning(run):
+    _, _, err = run(*PREDICT, "--on", "1xg4dn.xlarge", "--market", "spot")
+    assert "may be taken away" in " ".join(err.split())
+
+
+def test_a_narrow_terminal_still_shows_whole_numbers(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    _, _, err = run(*PLAN, "--within", "12h")
+    assert "…" not in err
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "cheapest of" in run(*PLAN)[2]
 
 
 def test_version_and_help(run):

@@ -158,6 +158,8 @@ def test_a_deadline_that_nothing_meets_gives_the_nearest_plan_and_the_limit():
     nearest = caught.value.nearest
     assert caught.value.broken_limit == "within"
     assert nearest.cluster.node_count == 4  # the fastest misses by least
+    assert "keeps to the limits" in nearest.reason
+    assert "misses them by least" in nearest.reason
     assert nearest.estimate.chance_in_time == pytest.approx(0, abs=1e-6)
     assert len(str(caught.value).splitlines()) == 2
 
@@ -165,7 +167,7 @@ def test_a_deadline_that_nothing_meets_gives_the_nearest_plan_and_the_limit():
 def test_of_two_limits_the_one_that_is_missed_by_more_is_named():
     free = plan(JOB, catalog(make_offer()), Constraints(), PREDICTOR).estimate
     limits = Constraints(deadline_s=free.duration_s.p90 * 2, budget_usd=free.cost_usd.p50 / 5)
-    with pytest.raises(NoFeasiblePlan, match="--budget") as caught:
+    with pytest.raises(NoFeasiblePlan, match="both --within .* and --budget") as caught:
         plan(JOB, catalog(make_offer()), limits, PREDICTOR)
     assert caught.value.broken_limit == "budget"
 
@@ -181,7 +183,9 @@ def test_the_fastest_within_a_budget_uses_more_machines_than_the_cheapest():
 
 def test_a_batch_that_no_cluster_can_share_is_explained():
     wide = make_offer(gpu_count=8)
-    with pytest.raises(NoFeasiblePlan, match="global batch of 7 samples.*more divisors"):
+    with pytest.raises(
+        NoFeasiblePlan, match=r"(?s)global batch of 7 samples.*more GPUs a machine than 7.*more divisors"
+    ):
         plan(JOB.model_copy(update={"global_batch": 7}), catalog(wide), Constraints(), PREDICTOR)
 
 
@@ -195,6 +199,36 @@ def test_batch_normalisation_never_gets_a_batch_of_one():
     job = JOB.model_copy(update={"global_batch": 16})
     found = plan(job, catalog(make_offer()), Constraints(goal=Goal.FASTEST), predictor)
     assert found.cluster.groups[0].batch_per_gpu >= 2
+
+
+def test_an_absurd_number_of_nodes_is_searched_in_bounded_time():
+    job = JOB.model_copy(update={"global_batch": 2_147_483_629})  # a prime
+    found = plan(
+        job, catalog(make_offer()), Constraints(max_nodes=10**9), Predictor((make_profile(min_batch=1),))
+    )
+    assert found.cluster.node_count == 1
+    assert found.cluster.groups[0].accumulation_count == 2_147_483_629
+
+
+def timing(batch, seconds):
+    spread = {"p10": seconds, "p50": seconds, "p90": seconds, "mean": seconds, "sample_count": 9}
+    nothing = dict.fromkeys(("p10", "p50", "p90", "mean"), 0.0) | {"sample_count": 9}
+    return {"batch": batch, "forward_s": spread, "backward_s": spread, "optimizer_s": nothing}
+
+
+def test_equal_costs_are_not_decided_by_the_last_bit():
+    # 64 micro-steps of 1 and 1 of 64 cost the same here but for rounding; the fewest are taken.
+    batches = (1, 2, 4, 8, 16, 32, 64)
+    flat = make_profile(batches=batches, timings=[timing(b, 0.1 * b) for b in batches])
+    found = plan(JOB, catalog(make_offer()), Constraints(max_nodes=1), Predictor((flat,)))
+    assert found.cluster.groups[0].accumulation_count == 1
+
+
+def test_a_plan_gains_nothing_from_batches_that_were_not_measured():
+    """From 32 to 64 time grows more than in proportion; carried on below, it would make tiny batches free."""
+    profile = make_profile(batches=(32, 64), timings=[timing(32, 0.015), timing(64, 0.045)])
+    found = plan(JOB, catalog(make_offer()), Constraints(max_nodes=1), Predictor((profile,)))
+    assert found.estimate.iteration.compute_s.p50 >= 2 * 0.03 * (1 - 1e-9)
 
 
 def test_an_enormous_batch_is_searched_in_bounded_time():

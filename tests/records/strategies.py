@@ -13,6 +13,8 @@ count = st.integers(1, 2**40)
 positive = st.floats(1e-12, 1e15)
 not_negative = st.floats(0, 1e15)
 share = st.floats(0, 1)
+rate = st.floats(1e3, 1e15)
+phase_s = st.floats(1e-9, 1e6)
 instant = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC))
 day = st.dates(date(2000, 1, 1), date(2100, 1, 1))
 
@@ -33,8 +35,8 @@ jobs = st.builds(
     workload=maybe(st.from_regex(r"[a-z_]{1,8}(\.[a-z]{1,5})?:[a-z_]{1,8}", fullmatch=True)),
     command=st.lists(name, max_size=3).map(tuple),
     batches=st.lists(count, max_size=3).map(tuple),
-    global_batch=maybe(count),
-    sample_count=maybe(count),
+    global_batch=maybe(st.integers(1, 2**31)),
+    sample_count=maybe(st.integers(1, 10**15)),
 )
 offers = st.builds(
     r.Offer,
@@ -47,12 +49,12 @@ offers = st.builds(
     gpu_memory_bytes=count,
     vcpu_count=count,
     memory_bytes=maybe(count),
-    network_bytes_per_s=maybe(positive),
-    network_burst_bytes_per_s=maybe(positive),
+    network_bytes_per_s=maybe(rate),
+    network_burst_bytes_per_s=maybe(rate),
     gpu_link=maybe(st.sampled_from(r.GpuLink)),
-    gpu_link_bytes_per_s=maybe(positive),
+    gpu_link_bytes_per_s=maybe(rate),
     market=st.sampled_from(r.Market),
-    usd_per_hour=positive,
+    usd_per_hour=st.floats(1e-6, 1e6),
     price_as_of=day,
     source=name,
     interruptions_per_hour=maybe(not_negative),
@@ -93,23 +95,24 @@ def job_profiles(draw):
     timings = tuple(
         r.BatchTiming(
             batch=batch,
-            forward_s=draw(spreads(positive)),
-            backward_s=draw(spreads(positive)),
-            optimizer_s=draw(spreads()),
-            data_wait_s=draw(maybe(spreads())),
+            forward_s=draw(spreads(phase_s)),
+            backward_s=draw(spreads(phase_s)),
+            optimizer_s=draw(spreads(phase_s)),
+            data_wait_s=draw(maybe(spreads(phase_s))),
+            other_s=draw(maybe(spreads(phase_s))),
             peak_memory_bytes=draw(maybe(count)),
         )
         for batch in batches
     )
-    bucket = st.builds(r.GradientBucket, gradient_bytes=count, ready_at=share)
+    buckets = draw(st.lists(st.builds(r.GradientBucket, gradient_bytes=count, ready_at=share), max_size=3))
     return r.JobProfile(
         job=draw(jobs),
         gpu=draw(name),
         gpu_memory_bytes=draw(maybe(count)),
         max_batch=batches[-1] + draw(st.integers(0, 100)),
         timings=timings,
-        buckets=tuple(draw(st.lists(bucket, max_size=3))),
-        trainable_bytes=draw(count),
+        buckets=tuple(buckets),
+        trainable_bytes=draw(count) if buckets else 0,
         total_bytes=draw(maybe(count)),
         checkpoint_bytes=draw(maybe(count)),
         assumptions=tuple(draw(st.lists(name, max_size=2))),

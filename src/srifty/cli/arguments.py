@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
+from decimal import Decimal
 
 from srifty.errors import InvalidInput
 
@@ -26,13 +27,13 @@ def deadline_s(text: str, *, now: datetime | None = None) -> float:
                 f"--within {text} is in the past (now: {now:%Y-%m-%d %H:%M} UTC); give a later one"
             )
         return left
-    parts = re.findall(r"([\d.]+)\s*([a-z]+)", text.lower())
-    rest = re.sub(r"([\d.]+)\s*([a-z]+)", "", text.lower()).strip()
+    parts = re.findall(r"([\d.]+)\s*([a-z]+)", text.lower()[:60], re.ASCII)
+    rest = re.sub(r"([\d.]+)\s*([a-z]+)", "", text.lower(), flags=re.ASCII).strip()
     try:
         seconds = sum(float(number) * SECONDS[unit] for number, unit in parts)
     except (KeyError, ValueError):
         parts = []
-    if rest == "-" and parts:
+    if rest == "-" and text.strip().startswith("-") and parts:
         raise InvalidInput(f"--within {text} is in the past; give a length above 0, such as 12h")
     if not parts or rest:
         raise InvalidInput(
@@ -45,13 +46,9 @@ def deadline_s(text: str, *, now: datetime | None = None) -> float:
 
 def usd(text: str) -> float:
     """Amount of money [USD]: "200", "$1,500", "49.90USD"."""
-    cleaned = text.lower().replace("usd", "").replace("$", "").replace(",", "").replace("_", "").strip()
-    try:
-        amount = float(cleaned)
-    except ValueError:
-        raise InvalidInput(
-            f"cannot read --budget {text!r} as US dollars; give a number such as 200"
-        ) from None
+    amount = float(_plain_number(text.lower().replace("usd", "").replace("$", "")))
+    if math.isnan(amount):
+        raise InvalidInput(f"cannot read --budget {text!r} as US dollars; give a number such as 200 or 49.90")
     if not 0 < amount < math.inf:
         raise InvalidInput(f"--budget is {text} USD; it must be above 0")
     return amount
@@ -59,11 +56,9 @@ def usd(text: str) -> float:
 
 def count(text: str, option: str, unit: str = "samples") -> int:
     """Whole number above 0: "1281167", "1_281_167", "1.28M", "115e6"."""
-    found = re.fullmatch(r"([+-]?[\d_,]*\.?\d+(?:e\+?\d{1,2})?)\s*([kmbg]?)", text.strip().lower())
-    value = float(found[1].replace("_", "").replace(",", "")) * MULTIPLES[found[2]] if found else math.nan
-    if found and re.fullmatch(r"\d+", found[1]) and not found[2]:
-        value = int(found[1])  # exact beyond 2^53
-    if math.isnan(value) or value != int(value):
+    found = re.fullmatch(r"(.*?)\s*([kmbg]?)", text.strip().lower())
+    value = _plain_number(found[1]) * MULTIPLES[found[2]] if found else Decimal("nan")
+    if value.is_nan() or value != int(value):
         raise InvalidInput(
             f"{option} {text!r} is not a whole number of {unit}; give one such as 1281167 or 1.28M"
         )
@@ -72,9 +67,25 @@ def count(text: str, option: str, unit: str = "samples") -> int:
     return int(value)
 
 
+def _plain_number(text: str) -> Decimal:
+    """An exact number from "1281167", "1_281_167", "1,281,167", "-0.5" or "115e6"; NaN for anything else.
+
+    Commas stand between groups of three only: "1,5" is one and a half to many people, and never fifteen.
+    """
+    digits = r"(\d{1,30}|\d{1,3}(,\d{3}){1,9}|\d{1,3}(_\d{3}){1,9})(\.\d{1,30})?"
+    if not re.fullmatch(
+        rf"[+-]?({digits}|\.\d{{1,30}})(e\+?\d{{1,2}})?", text.strip(), re.IGNORECASE | re.ASCII
+    ):
+        return Decimal("nan")
+    return Decimal(text.strip().replace(",", "").replace("_", ""))
+
+
 def _instant(text: str) -> datetime | None:
     try:
-        instant = datetime.fromisoformat(text.strip())
+        return datetime.fromisoformat(text.strip()).astimezone(UTC)
     except ValueError:
         return None
-    return instant.astimezone(UTC)
+    except OverflowError:
+        raise InvalidInput(
+            f"--within {text} is beyond what calendars hold; give a length such as 12h"
+        ) from None

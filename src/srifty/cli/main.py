@@ -6,9 +6,13 @@ with --debug.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated, NoReturn
 
@@ -70,29 +74,65 @@ def _options(
 def main() -> NoReturn:
     """Run the command line and end the process."""
     arguments, debug = _without_debug(sys.argv[1:])
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end_tidily)
     try:
         app(args=arguments, prog_name="srifty")
-    except SriftyError as error:
-        if debug:
-            raise
-        if isinstance(error, WorkloadFailed) and error.workload_traceback:
-            print(error.workload_traceback.rstrip(), file=sys.stderr)
-        print(f"srifty: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    except SystemExit as end:
+        sys.exit(_flushed(end.code))
     except (KeyboardInterrupt, _Interrupted):
-        print("srifty: interrupted; nothing was written", file=sys.stderr)
+        _say("interrupted; nothing was written")
         sys.exit(130)
     except BrokenPipeError:
         # The reader (head, less) has gone; what is left in the buffer has no place to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(141)
     except Exception as error:
         if debug:
-            raise
-        print(f"srifty: this is a fault in Srifty: {type(error).__name__}: {error}", file=sys.stderr)
-        print("srifty: please report it with what the same command prints with --debug", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(0)
+            traceback.print_exc()
+        status = _tell(error)
+        sys.exit(status)
+    sys.exit(_flushed(0))
+
+
+def _tell(error: Exception) -> int:
+    """Say what went wrong in a plain line or two; the exit status that goes with it."""
+    if isinstance(error, WorkloadFailed) and error.workload_traceback:
+        print(error.workload_traceback.rstrip(), file=sys.stderr)
+    if isinstance(error, SriftyError):
+        _say(str(error))
+        return error.exit_status
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO):
+        _say(f"cannot write to standard output: {(error.strerror or '').lower()}")
+        return 1
+    _say(f"this is a fault in Srifty: {type(error).__name__}: {error}")
+    _say("please report it with what the same command prints with --debug")
+    return 1
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody listens
+        print(f"srifty: {text}", file=sys.stderr, flush=True)
+
+
+def _flushed(status: object) -> int:
+    """The exit status, after what is still in the buffer of standard output has found its place."""
+    code = status if isinstance(status, int) else int(status is not None)
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _tell(error)
+    return code
+
+
+def _end_tidily(number: int, _frame: object) -> NoReturn:
+    """On SIGTERM and SIGHUP, leave as after Ctrl-C: files and processes are tidied up on the way out."""
+    _say(f"ended by {signal.Signals(number).name}; nothing was written")
+    raise SystemExit(128 + number)
 
 
 def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from srifty.records.record import Record
+
+STANDARD_OUTPUT = Path("-")
+NARROWEST = 40
+"""Columns below which a terminal is taken not to say how wide it is."""
 
 
 def put(record: Record, output: Path | None, *, as_json: bool = False) -> None:
@@ -20,15 +25,45 @@ def put(record: Record, output: Path | None, *, as_json: bool = False) -> None:
     """
     from srifty.records.files import to_json, write
 
-    if output is not None:
+    to_stream = as_json or output == STANDARD_OUTPUT or (output is None and not _is_terminal())
+    if output is not None and output != STANDARD_OUTPUT:
         write(record, output)
-    if as_json or (output is None and not sys.stdout.isatty()):
+    if to_stream and sys.stdout is not None:
         sys.stdout.write(to_json(record))
         sys.stdout.flush()
+
+
+def show(table: RenderableType, output: Path | None = None, *, as_json: bool = False) -> None:
+    """Show a person what was found, after it was put where it belongs: a lost terminal loses no record."""
+    with contextlib.suppress(OSError, ValueError):
+        screen = console()
+        screen.print(table)
+        if output is not None and output != STANDARD_OUTPUT:
+            screen.print(f"written to {output}", markup=False)
+        elif output is None and not as_json and _is_terminal():
+            screen.print("not saved: -o FILE keeps it, --json prints it")
+
+
+def checked_output(output: Path | None) -> Path | None:
+    """The file to write, whatever becomes of the working folder, found to be writable before the work is done."""
+    from srifty.records.files import check_writable
+
+    if output is None or output == STANDARD_OUTPUT:
+        return output
+    output = output.absolute()
+    check_writable(output)
+    return output
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def console() -> Console:
     """The terminal, for people; standard error, so that standard output holds the record alone."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    screen = Console(stderr=True, highlight=False)
+    if screen.width < NARROWEST:
+        screen = Console(stderr=True, highlight=False, width=NARROWEST)
+    return screen

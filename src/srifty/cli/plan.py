@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from srifty.cli.arguments import count, deadline_s, usd
-from srifty.cli.output import console, put
+from srifty.cli.output import checked_output, console, put, show
 
 
 class GoalChoice(StrEnum):
@@ -42,7 +42,7 @@ def plan(
     goal: Annotated[GoalChoice, typer.Option(help="What to make small.")] = GoalChoice.CHEAPEST,
     market: Annotated[MarketChoice, typer.Option(help="How machines are paid for.")] = MarketChoice.ON_DEMAND,
     confidence: Annotated[
-        float, typer.Option(help="Chance with which limits must hold, 0.5 to 0.999.")
+        float, typer.Option(help="Chance with which limits must hold, 0.5 to below 1.")
     ] = 0.9,
     max_nodes: Annotated[int, typer.Option(help="Machines at most.")] = 16,
     max_gpus: Annotated[int | None, typer.Option(help="GPUs at most.")] = None,
@@ -62,11 +62,14 @@ def plan(
 
     from srifty import verbs
     from srifty.cli.profiles import chosen_profiles
-    from srifty.errors import NoFeasiblePlan
+    from srifty.errors import InvalidInput, NoFeasiblePlan
     from srifty.reporting.plan_table import plan_table
 
     markets = ("on-demand", "spot") if market is MarketChoice.ANY else (market.value,)
+    if samples is None and epochs > 1:
+        raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
     sample_count = None if samples is None else count(samples, "--samples") * epochs
+    screen, output = console(), checked_output(output)
     try:
         found = verbs.plan(
             chosen_profiles(profiles, sample),
@@ -88,9 +91,10 @@ def plan(
         )
     except NoFeasiblePlan as error:
         if error.nearest is not None:
-            console().print(
-                plan_table(error.nearest, today=date.today(), heading="Nearest plan, which is NOT feasible")
+            show(
+                plan_table(error.nearest, today=date.today(), width=screen.width, is_feasible=False),
+                Path("-"),
             )
         raise
-    console().print(plan_table(found, today=date.today()))
     put(found, output, as_json=json)
+    show(plan_table(found, today=date.today(), width=screen.width), output, as_json=json)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from srifty.cli.arguments import count
-from srifty.cli.output import console, put
+from srifty.cli.output import checked_output, put, show
 
 
 class MarketChoice(StrEnum):
@@ -28,7 +28,12 @@ def predict(
     ] = None,
     on: Annotated[str, typer.Option(help="Machines: 4xg4dn.12xlarge, or 4xp3.2xlarge,2xg4dn.12xlarge.")] = "",
     batch: Annotated[str | None, typer.Option(help="Global batch: samples in a step over all GPUs.")] = None,
-    samples: Annotated[str, typer.Option(help="Samples to train on, e.g. 1281167 or 1.28M.")] = "1M",
+    accumulate: Annotated[
+        int | None, typer.Option(help="Micro-steps to a step; else as few as the memory allows.")
+    ] = None,
+    samples: Annotated[
+        str | None, typer.Option(help="Samples to train on, e.g. 1.28M; else the job's own number, or 1M.")
+    ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the samples are gone through.")] = 1,
     region: Annotated[str | None, typer.Option(help="Where; else where each type is cheapest.")] = None,
     market: Annotated[MarketChoice, typer.Option(help="How they are paid for.")] = MarketChoice.ON_DEMAND,
@@ -49,15 +54,19 @@ def predict(
 
     if not on:
         raise InvalidInput("give the machines: --on 4xg4dn.12xlarge")
+    if samples is None and epochs > 1:
+        raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
+    output = checked_output(output)
     (found,) = verbs.predict(
         chosen_profiles(profiles, sample),
         on,
         batch=None if batch is None else count(batch, "--batch"),
-        samples=count(samples, "--samples") * epochs,
+        accumulation=accumulate,
+        samples=None if samples is None else count(samples, "--samples") * epochs,
         region=region,
         market=market.value,
         estimate_unmeasured=estimate_unmeasured,
         catalog=catalog,
     )
-    console().print(estimate_table(found, today=date.today()))
     put(found, output, as_json=json)
+    show(estimate_table(found, today=date.today()), output, as_json=json)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from srifty.clouds.offer_row import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, Fields, NoOffer, Row, offer_fields
 from srifty.errors import InvalidInput
-from srifty.records.files import explain, read_text
+from srifty.records.files import explain, from_json, read_text
 from srifty.records.offer import Catalog, Dropped, Offer
 
 _LISTED_TWICE = "listed twice: the newest price is kept, else the first"
@@ -40,6 +40,8 @@ def load(path: str | os.PathLike[str] | None = None) -> Catalog:
     else:
         name = str(path)
         text = read_text(path)
+        if text.lstrip().startswith("{"):  # what `srifty offers -o` writes
+            return from_json(text, Catalog, name=name)
         taken_at = _changed_on(path)
 
     offers, left_out = _offers_in(_rows(text, name), file_name=Path(name).name, changed_on=taken_at)

@@ -108,27 +108,29 @@ def _price(row: Row) -> float:
     if price <= 0:
         # Zero stands for "not known" in many lists, and would win every comparison.
         raise NoOffer("a price that is not above 0")
+    if price > 1e6:
+        raise NoOffer("a price above 1,000,000 USD an hour")
     return price
 
 
 def _whole_gpus(row: Row) -> int:
     count = _number(row, "gpu_count")
-    if count < 1 or count != int(count):
+    if not 1 <= count <= 1e6 or count != int(count):
         raise NoOffer("no whole number of GPUs")
     return int(count)
 
 
 def _count(row: Row, column: str) -> int:
     count = _number(row, column)
-    if count < 1 or count != int(count):
+    if not 1 <= count <= 1e9 or count != int(count):
         raise NoOffer(f"{column} is not a whole number from 1")
     return int(count)
 
 
 def _bytes(row: Row, column: str) -> int:
     size = _number(row, column) * BYTES_PER_GIB
-    if not 1 <= size < math.inf:
-        raise NoOffer(f"{column} is not above 0")
+    if not 1 <= size <= 2**60:
+        raise NoOffer(f"{column} is not a size that a memory could have")
     return round(size)
 
 
@@ -136,8 +138,8 @@ def _rate(row: Row, column: str, bytes_per_unit: float) -> float | None:
     if not row.get(column):
         return None
     rate = _number(row, column) * bytes_per_unit
-    if not 0 < rate < math.inf:
-        raise NoOffer(f"{column} is not above 0")
+    if not 1e3 <= rate <= 1e15:
+        raise NoOffer(f"{column} is not a rate that a link could have")
     return rate
 
 

@@ -42,27 +42,34 @@ def uniform_clusters(
     ranges = {_machine(offer): batch_range(offer) for offer in {_machine(o): o for o in allowed}.values()}
     measured = [offer for offer in allowed if ranges[_machine(offer)] is not None]
     kept = _cheapest_places(measured, constraints.max_nodes)
-    divisors = _divisors(global_batch)
+    parts = divisors(global_batch)
+    most_gpus = min(constraints.max_gpus or global_batch, global_batch)
     rows: list[tuple[int, int, int, int]] = []
-    no_network = no_share = 0
+    too_wide = no_network = no_share = 0
     for index, offer in enumerate(kept):
         smallest, largest = ranges[_machine(offer)] or (1, 0)
-        most_gpus = min(constraints.max_gpus or global_batch, global_batch)
         limit = min(
             constraints.max_nodes, offer.node_limit or constraints.max_nodes, most_gpus // offer.gpu_count
         )
+        too_wide += limit == 0
         if offer.network_bytes_per_s is None and limit > 1:
             no_network += limit - 1
             limit = 1
-        for node_count in range(1, limit + 1):
-            share, left = divmod(global_batch, node_count * offer.gpu_count)
-            fits = [b for b in divisors if smallest <= b <= largest and share % b == 0] if left == 0 else []
-            no_share += not fits
+        no_share += limit
+        # GPUs that share the batch evenly are a divisor of it in number: few, whatever the limit.
+        for gpu_count in parts:
+            node_count, odd = divmod(gpu_count, offer.gpu_count)
+            if odd or not 1 <= node_count <= limit:
+                continue
+            share = global_batch // gpu_count
+            fits = [batch for batch in parts if smallest <= batch <= largest and share % batch == 0]
+            no_share -= bool(fits)
             rows.extend((index, node_count, batch, share // batch) for batch in fits)
     left_out = {
         "offers of another market": len(offers) - len(allowed),
         "offers whose GPU has no profile": len(allowed) - len(measured),
         "offers of a machine that costs no more elsewhere": len(measured) - len(kept),
+        f"offers with more GPUs a machine than {most_gpus}, the most that may be used": too_wide,
         "clusters of several nodes whose network rate is not known": no_network,
         f"clusters whose GPUs cannot share {global_batch} samples evenly within their range": no_share,
     }
@@ -113,6 +120,7 @@ def _machine(offer: Offer) -> tuple[object, ...]:
     )
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """All divisors, rising."""
     small = [i for i in range(1, math.isqrt(number) + 1) if number % i == 0]
     return sorted({*small, *(number // i for i in small)})

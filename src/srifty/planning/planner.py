@@ -12,7 +12,7 @@ import numpy as np
 
 from srifty.errors import InvalidInput, NoFeasiblePlan, NotMeasured
 from srifty.planning.candidates import order, uniform_clusters
-from srifty.planning.wording import broken_limit_message, reason
+from srifty.planning.wording import broken_limit_message, nearest_reason, reason
 from srifty.records.cluster import Cluster
 from srifty.records.cluster_table import ClusterTable, EstimateTable
 from srifty.records.job import Job
@@ -76,10 +76,10 @@ def plan(job: Job, catalog: Catalog, constraints: Constraints, estimator: Estima
             f"or go by published peaks, roughly (--estimate-unmeasured)"
         )
     if len(candidates.table) == 0:
+        left_out = ", ".join(f"{dropped.count} {dropped.why}" for dropped in candidates.dropped)
         raise NoFeasiblePlan(
-            f"no cluster can train with a global batch of {job.global_batch} samples: "
-            + "; ".join(f"{dropped.count} {dropped.why}" for dropped in candidates.dropped)
-            + "; try a batch with more divisors, such as a power of two"
+            f"no cluster can train with a global batch of {job.global_batch} samples; left out: {left_out}\n"
+            f"try a larger batch, one with more divisors such as a power of two, or more GPUs"
         )
     table = estimator.estimate(candidates.table, job)
     objective, other = table.cost_usd.p50, table.duration_s.p50
@@ -93,8 +93,9 @@ def plan(job: Job, catalog: Catalog, constraints: Constraints, estimator: Estima
         nearest = int(ranking[np.argmin(worst[ranking])])
         limit = max(excess, key=lambda name: float(excess[name][nearest]))
         found = _plan(job, catalog, constraints, estimator, table, [nearest], candidates.dropped, objective)
-        message = broken_limit_message(found, limit, constraints)
-        raise NoFeasiblePlan(message, nearest=found, broken_limit=limit)
+        why = nearest_reason(found.estimate, constraints, len(table))
+        found = found.model_copy(update={"reason": why})
+        raise NoFeasiblePlan(broken_limit_message(found, limit), nearest=found, broken_limit=limit)
     best = _best_of_each_type(table.clusters, feasible)[: 1 + RUNNERS_UP]
     return _plan(job, catalog, constraints, estimator, table, best, candidates.dropped, objective)
 
@@ -105,14 +106,15 @@ def _ranking(table: EstimateTable, objective: Floats, other: Floats) -> Ints:
     by_name = sorted(range(len(clusters.offers)), key=lambda i: order(clusters.offers[i]))
     name_rank = np.empty(len(by_name), np.int64)
     name_rank[by_name] = np.arange(len(by_name))
-    keys = (
-        clusters.accumulation_count,
-        name_rank[clusters.offer_index[:, 0]],
-        clusters.node_count[:, 0],
-        other,
-    )
-    ranking: Ints = np.lexsort((*keys, objective))
+    names, nodes = name_rank[clusters.offer_index[:, 0]], clusters.node_count[:, 0]
+    keys = (clusters.accumulation_count, names, nodes, _rounded(other), _rounded(objective))
+    ranking: Ints = np.lexsort(keys)
     return ranking
+
+
+def _rounded(figures: Floats) -> Floats:
+    """Logarithms to ten digits: what differs by less is equal, and not decided by the last bit of a sum."""
+    return np.asarray(np.round(np.log(np.maximum(figures, 1e-300)), 10), np.float64)
 
 
 def _excess(table: EstimateTable, constraints: Constraints) -> dict[str, Floats]:

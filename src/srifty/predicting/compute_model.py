@@ -34,7 +34,9 @@ LEFT_OUT_LOG_SD = 0.026
 times this. A curve's own left-out errors are few, so they are averaged with it."""
 PRIOR_POINTS = 3
 BEYOND_LOG_SD = 0.045
-"""Doubt about a batch of twice the largest measured; from the same data. Grows with the doublings."""
+"""Doubt about a batch of twice the largest measured; from the same data. Its square grows with the doublings."""
+BELOW_LOG_SD = 0.15
+"""The same for half the smallest: a GPU that runs empty may gain nothing from a smaller batch, or all of it."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class ComputeModel:
     """What tells forward and backward between the measured batches."""
     noise: float
     """Standard deviation from step to step, as a share of forward and backward."""
+    reading_log_sd: float
+    """Doubt about a measured batch itself. Steps of one session vary together, since what slows one slows its
+    neighbours, so n of them count as sqrt(n)."""
     log_sd: float
     """Doubt about the mean step between measured batches: standard deviation of its logarithm."""
     smallest_batch: int
@@ -62,10 +67,12 @@ class ComputeModel:
         """Fit the curves of a profile; forward and backward share their shape."""
         timings = profile.timings
         batch = np.array([timing.batch for timing in timings], float)
-        forward = np.array([timing.forward_s.p50 for timing in timings])
-        backward = np.array([timing.backward_s.p50 for timing in timings])
+        forward = np.array([_typical(timing.forward_s) for timing in timings])
+        backward = np.array([_typical(timing.backward_s) for timing in timings])
         curve = chosen_curve(batch, forward + backward)
         errors = left_out_errors(batch, forward + backward, curve)
+        noise = float(np.median([_step_noise(timing) for timing in timings]))
+        readings = min(timing.forward_s.sample_count for timing in timings)
         return cls(
             batch=batch,
             forward_s=forward,
@@ -74,7 +81,8 @@ class ComputeModel:
             data_wait_s=_medians(timing.data_wait_s for timing in timings),
             other_s=_medians(timing.other_s for timing in timings),
             curve=curve,
-            noise=float(np.median([_step_noise(timing) for timing in timings])),
+            noise=noise,
+            reading_log_sd=float(np.log1p(noise) / readings**0.25),
             log_sd=float(
                 np.sqrt(
                     (PRIOR_POINTS * LEFT_OUT_LOG_SD**2 + np.sum(errors**2)) / (PRIOR_POINTS + len(errors))
@@ -95,11 +103,14 @@ class ComputeModel:
         )
 
     def doubt(self, batch: Floats) -> Floats:
-        """Standard deviation of the logarithm of the mean step at each batch: nil where it was measured."""
-        doublings = np.maximum(0, np.log2(np.maximum(batch, 1) / self.batch[-1]))
-        beyond = BEYOND_LOG_SD * np.sqrt(doublings)
-        measured = np.isin(batch, self.batch)
-        return np.where(measured, 0.0, np.hypot(self.log_sd, beyond))
+        """Standard deviation of the logarithm of the mean step at each batch; least where it was measured."""
+        batch = np.maximum(batch, 1)
+        outside = np.maximum(np.log2(batch / self.batch[-1]), 0) * BEYOND_LOG_SD**2
+        outside += np.maximum(np.log2(self.batch[0] / batch), 0) * BELOW_LOG_SD**2
+        total = self.forward_s + self.backward_s
+        is_met = np.isclose(self.curve(self.batch, total, self.batch), total, rtol=0.01)
+        told = np.where(np.isin(batch, self.batch[is_met]), 0.0, self.log_sd**2 + outside)
+        return np.sqrt(told + self.reading_log_sd**2)
 
 
 def chosen_curve(batch: Floats, seconds: Floats) -> Curve:
@@ -145,9 +156,10 @@ def pieces(batch: Floats, seconds: Floats, at: Floats) -> Floats:
 
         time = min(chord, sqrt(trend x in proportion)),   trend: the slope of the piece before goes on
 
-    Below the first point time falls with the first slope or the mean slope, whichever is less, since a GPU is no
-    better used by a smaller batch; above the last it rises with the last slope. With one point, time has half a
-    constant part and half one in proportion to the batch: the middle of what is possible.
+    Below the first point time falls with the first slope or the mean slope, whichever is less, and never more than
+    in proportion, since a GPU is no better used by a smaller batch; above the last it rises with the last slope.
+    With one point, time has half a constant part and half one in proportion to the batch: the middle of what is
+    possible.
     """
     at = np.asarray(at, float)
     seconds = rising(seconds)
@@ -155,7 +167,8 @@ def pieces(batch: Floats, seconds: Floats, at: Floats) -> Floats:
         one: Floats = seconds[0] * (0.5 + 0.5 * at / batch[0])
         return one
     slopes = np.diff(seconds) / np.diff(batch)
-    below = seconds[0] - min(slopes[0], (seconds[-1] - seconds[0]) / (batch[-1] - batch[0])) * (batch[0] - at)
+    mean_slope = (seconds[-1] - seconds[0]) / (batch[-1] - batch[0])
+    below = np.maximum(seconds[0] - min(slopes[0], mean_slope) * (batch[0] - at), seconds[0] * at / batch[0])
     above = seconds[-1] + slopes[-1] * (at - batch[-1])
     inside = np.interp(at, batch, seconds)
 
@@ -240,6 +253,15 @@ def _least_squares(column: Floats, values: Floats) -> tuple[float, float]:
 
 def _medians(spreads: Iterable[Spread | None]) -> Floats:
     return np.array([0.0 if spread is None else spread.p50 for spread in spreads])
+
+
+def _typical(spread: Spread) -> float:
+    """What a long run takes a step: the median, and what a longer tail above than below adds to it.
+
+    The plain mean would let one disturbed step of a short measurement speak for the whole job.
+    """
+    skew = ((spread.p90 - spread.p50) - (spread.p50 - spread.p10)) / Z90 / np.sqrt(2 * np.pi)
+    return float(spread.p50 + max(0.0, min(skew, spread.mean - spread.p50)))
 
 
 def _step_noise(timing: BatchTiming) -> float:

@@ -37,7 +37,8 @@ MACHINE_LOG_SD = 0.05
 """Compute differs between machines of one kind: the paper saw up to 1.1x on shared clouds."""
 MANY_GPUS_LOG_SD = 0.05
 """Several ranks share a host, and a trainer's step is not quite the same at one GPU and at many."""
-BELOW_MEASURED_LOG_SD = 0.15
+UNSTABLE_NOISE = 0.2
+"""Steps that vary by more than this, a band of about 50 %, make a plan that says so."""
 OTHER_MEMORY_LOG_SD = 0.10
 """The same chip with another memory has another memory bandwidth, and often another clock."""
 
@@ -54,6 +55,12 @@ class Predictor:
         names = sorted({profile.job.name for profile in self.profiles})
         if len(names) > 1:
             raise InvalidInput(f"profiles are of different jobs: {', '.join(names)}; give those of one job")
+        kinds = [(profile.gpu.casefold(), profile.gpu_memory_bytes) for profile in self.profiles]
+        twice = {kind for kind in kinds if kinds.count(kind) > 1}
+        if twice:
+            gpu, memory = min(twice, key=str)
+            size = f" with {memory / 2**30:.0f} GiB" if memory else ""
+            raise InvalidInput(f"there are two profiles of GPU {gpu!r}{size}; give the one that is to count")
         sizes = sorted({profile.trainable_bytes for profile in self.profiles})
         if sizes[-1] > sizes[0] * 1.01:
             raise InvalidInput(
@@ -144,6 +151,15 @@ class Predictor:
             said.append(
                 "exchange times follow from the catalogue's sustained network rates and from efficiencies "
                 "measured on other machines, not on these"
+            )
+        if any(profile.gpu == "cpu" for profile in profiles):
+            hardware = next(profile.hardware for profile in profiles if profile.gpu == "cpu")
+            said.append(
+                f"every CPU on offer is taken to be as fast as the measured one ({hardware or 'not named'})"
+            )
+        if any(g.offer.gpu_count > 1 and g.offer.gpu_link_bytes_per_s is None for g in cluster.groups):
+            said.append(
+                "the rate of the link between a machine's GPUs is not known, so the least of its kind is taken"
             )
         said.append("the time to start the machines and to load the data set is not counted")
         return tuple(said)
@@ -240,20 +256,19 @@ class Predictor:
     def _buckets(self, mix: list[int]) -> tuple[Floats, list[Floats]]:
         """Bytes of each bucket, and when it is ready on each group's GPU, as a share of its backward pass.
 
-        Buckets are those of the first group's profile. On a GPU whose profile cut them otherwise, a bucket is
-        ready when as large a share of all bytes is.
+        Buckets are those of the profile that cut most of them, whatever the order of the groups. On a GPU whose
+        profile cut them otherwise, a bucket is ready when as large a share of all bytes is.
         """
-        first = self.profiles[mix[0]].buckets
-        bucket_bytes = np.array([bucket.gradient_bytes for bucket in first], float)
+        reference = max(mix, key=lambda p: (len(self.profiles[p].buckets), self.profiles[p].gpu, -p))
+        bucket_bytes = np.array([b.gradient_bytes for b in self.profiles[reference].buckets], float)
         share = np.cumsum(bucket_bytes) / max(bucket_bytes.sum(), 1.0)
         ready = []
         for p in mix:
             buckets = self.profiles[p].buckets
-            at = np.array([bucket.ready_at for bucket in buckets], float)
-            own = np.cumsum([bucket.gradient_bytes for bucket in buckets]) if buckets else np.array([])
             # A bucket is never exchanged before the one in front of it.
-            at = np.maximum.accumulate(at) if len(at) else at
-            ready.append(np.interp(share, own / own[-1], at) if len(own) else at)
+            at = np.maximum.accumulate([bucket.ready_at for bucket in buckets]) if buckets else np.array([])
+            own = np.cumsum([float(bucket.gradient_bytes) for bucket in buckets])
+            ready.append(np.interp(share, own / own[-1], at) if buckets else np.ones(len(share)))
         return bucket_bytes, ready
 
     def _exchange(self, clusters: ClusterTable, rows: Ints, group_count: int) -> AllReduceModel:
@@ -290,9 +305,12 @@ class Predictor:
                 clusters.offer_index[rows, j]
             ]
             doubt = model.doubt(clusters.batch_per_gpu[rows, j].astype(float)) ** 2
-            doubt += np.where(below, BELOW_MEASURED_LOG_SD**2, 0.0) + (profile.estimate_log_sd or 0.0) ** 2
+            doubt += (profile.estimate_log_sd or 0.0) ** 2
             doubt += np.where(other_memory, OTHER_MEMORY_LOG_SD**2, 0.0)
             worst = np.maximum(worst, doubt)
+            if model.noise > UNSTABLE_NOISE:
+                what = f"steps measured on {profile.gpu} vary by {100 * model.noise:.0f} % (one standard deviation)"
+                outside[what] = np.ones(len(rows), bool)
             if profile.estimated_from is not None:
                 what = f"times on {profile.gpu} are estimated from {profile.estimated_from}, not measured"
                 outside[what] = np.ones(len(rows), bool)
@@ -339,4 +357,5 @@ def _gpu_link_bytes_per_s(offer: Offer) -> float:
         return float("inf")
     if offer.gpu_link_bytes_per_s is not None:
         return offer.gpu_link_bytes_per_s
-    return 15.75e9  # PCIe 3.0 x16, the least that machines of several GPUs have
+    # The least of its kind: NVLink 2, PCIe 3.0 x16.
+    return 150e9 if offer.gpu_link is GpuLink.NVLINK else 15.75e9

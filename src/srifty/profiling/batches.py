@@ -8,7 +8,10 @@ from torch import nn
 
 MOST_BATCHES = 5
 FEWEST_BATCHES = 3
-_LARGEST = 65_536
+LARGEST = 65_536
+"""No larger batch is tried, unless it is asked for."""
+
+_APART = 1.25
 
 
 def smallest_batch(model: nn.Module) -> int:
@@ -36,7 +39,7 @@ def doubling_batches(
     Returns:
         the last five that fitted, rising, and the batch that did not fit, if one was met
     """
-    limit = min(largest or _LARGEST, _LARGEST)
+    limit = min(largest or LARGEST, LARGEST)
     fitted: list[int] = []
     batch = smallest
     while batch <= max(limit, smallest):
@@ -48,3 +51,13 @@ def doubling_batches(
             break
         batch *= 2
     return fitted[-MOST_BATCHES:], None
+
+
+def batches_up_to(largest: int, *, smallest: int) -> list[int]:
+    """Batches to time where the largest is known: it, and the last five doublings below, well apart from it."""
+    below = []
+    batch = smallest
+    while batch * _APART <= largest:
+        below.append(batch)
+        batch *= 2
+    return [*below[-MOST_BATCHES:], largest]

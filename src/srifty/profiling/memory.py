@@ -6,17 +6,26 @@ shortage taken for a bug ends a measurement that could have kept what fits. So t
 
 from __future__ import annotations
 
+import errno
 import gc
 
 import torch
 
-# What allocators say without a type of their own: the CPU's (Linux, Windows), and the handle or workspace of a
-# GPU library. Lower case.
+# What allocators say without a type of their own: the CPU's (Linux, Windows), the driver, and the handle or
+# workspace of a GPU library; and what torch says where the kernel ended a process that made data. Lower case.
 _SHORTAGE_WORDS = (
     "can't allocate memory",
+    "cannot allocate memory",
     "not enough memory: you tried to allocate",
+    "std::bad_alloc",
+    "cuda error: out of memory",
+    "hip error: out of memory",
+    "mps backend out of memory",
     "cublas_status_alloc_failed",
     "cudnn_status_alloc_failed",
+    "cusolver_status_alloc_failed",
+    "cusparse_status_alloc_failed",
+    "is killed by signal: killed",
 )
 
 
@@ -25,11 +34,20 @@ class OutOfMemory(Exception):
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` says that memory ran out, and nothing else."""
+    """Whether `error` says that memory ran out, or was raised from one that does (`raise ... from error`)."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in said for words in _SHORTAGE_WORDS)
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    if isinstance(error, RuntimeError) and says_out_of_memory(str(error)):
+        return True
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether an allocator's words for a shortage are in the text."""
+    said = text.lower()
+    return any(words in said for words in _SHORTAGE_WORDS)
 
 
 def release_memory(device: torch.device) -> None:

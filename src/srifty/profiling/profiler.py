@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from srifty.errors import InvalidInput, NotMeasured
+from srifty.profiling.batch_search import MaxBatch, search_max_batch
 from srifty.profiling.batches import doubling_batches, smallest_batch
 from srifty.profiling.bench import Bench, Visit
 from srifty.profiling.device import Device, find_device
@@ -25,6 +26,8 @@ from srifty.records import BatchTiming, Job, JobProfile, Spread
 
 PASSES = 3
 """Each batch comes to the bench this often, so that a noisy neighbour spoils a third of its steps at most."""
+LONGEST_TIMED_STEP = 2.5
+"""With a search, batches are timed whose step is no longer than this times the seconds for a batch."""
 
 Progress = Callable[[float, str], None]
 
@@ -35,6 +38,8 @@ def profile(
     folder: Path,
     device: str | None = None,
     seconds_per_batch: float = 2.0,
+    find_max_batch: bool = False,
+    max_batch: int | None = None,
     on_progress: Progress | None = None,
 ) -> JobProfile:
     """Measure a job on one device: step time by batch, memory, and the buckets of its gradients.
@@ -48,6 +53,9 @@ def profile(
         device: "cpu", "cuda", "cuda:1"; None: the current accelerator, else the CPU
         seconds_per_batch: how long to time steps at each batch; cold steps come on top, and at least six
             steps are timed however long they are
+        find_max_batch: search the largest batch that fits with a margin, each try in a fresh process; without,
+            the largest that was measured is the largest that is known to fit
+        max_batch: no batch above this [samples]; None: no such limit
         on_progress: called with the share done (0 to 1) and what is done next
 
     Raises:
@@ -62,19 +70,38 @@ def profile(
         )
     if seconds_per_batch <= 0:
         raise InvalidInput(f"seconds_per_batch is {seconds_per_batch}: expected more than 0 [s]")
+    if max_batch is not None and max_batch < 1:
+        raise InvalidInput(f"max_batch is {max_batch}: expected at least 1 [samples]")
     tell = on_progress or (lambda share, doing: None)
     found = find_device(device)
     folder = folder.resolve()
+    searched = None
+    if find_max_batch:
+        # Before this process takes memory of the device itself.
+        searched = search_max_batch(
+            job,
+            folder=folder,
+            device=found,
+            max_batch=max_batch,
+            longest_step_s=LONGEST_TIMED_STEP * seconds_per_batch,
+            tell=lambda doing: tell(0.0, doing),
+        )
     with importing_from(folder), found.current():
         tell(0.0, "making the model")
         try:
             workload = load_workload(job.workload, folder)
             workload.move_to(found.place)
-            return _Profiling(job, workload, found, seconds_per_batch, tell).run()
         except OutOfMemory as error:
             raise NotMeasured(
                 f"the model alone does not fit into the memory of {_told(found)} ({error}); "
                 f"run 'srifty profile' on a GPU with more memory"
+            ) from None
+        try:
+            return _Profiling(job, workload, found, seconds_per_batch, tell, max_batch, searched).run()
+        except OutOfMemory as error:
+            raise NotMeasured(
+                f"the memory of {_told(found)} ran out beside what the measurement itself holds ({error}); "
+                f"give smaller 'batches', or run 'srifty profile' on a GPU with more memory"
             ) from None
 
 
@@ -87,6 +114,8 @@ class _Profiling:
     device: Device
     seconds_per_batch: float
     tell: Progress
+    max_batch: int | None = None
+    searched: MaxBatch | None = None
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> JobProfile:
@@ -95,7 +124,7 @@ class _Profiling:
             self.notes.append("the model was in evaluation mode, and was measured so")
         bench = Bench(self.workload, self.device.place)
         smallest = smallest_batch(self.workload.model)
-        batches = self._given_batches(smallest) or self._chosen_batches(bench, smallest)
+        batches = self._batches(bench, smallest)
         visits = self._measure(bench, batches)
         saved_bytes = checkpoint_bytes(self.workload)
         self.tell(PASSES / (PASSES + 1), "watching gradient buckets")
@@ -103,10 +132,14 @@ class _Profiling:
         bench.restore()
         self.tell(1.0, "done")
         self.notes.append("the wait for data was not measured: each batch was made before its steps")
-        largest = max(visits)
-        self.notes.append(
-            f"max_batch is the largest batch measured, {largest} [samples]; a larger one may fit"
-        )
+        if self.searched is None:
+            largest = max(visits)
+            self.notes.append(
+                f"max_batch is the largest batch measured, {largest} [samples]; a larger one may fit"
+            )
+        else:
+            largest = self.searched.batch
+            self.notes += self.searched.assumptions
         self.notes += buckets.assumptions
         return JobProfile(
             job=self.job,
@@ -114,7 +147,7 @@ class _Profiling:
             gpu_memory_bytes=self.device.gpu_memory_bytes,
             max_batch=largest,
             min_batch=smallest,
-            timings=tuple(_timing(batch, visits[batch]) for batch in sorted(visits)),
+            timings=_timings(visits, self.searched),
             buckets=buckets.buckets,
             trainable_bytes=tensor_bytes(self.workload.trained_parameters),
             total_bytes=tensor_bytes(self.workload.model.parameters()),
@@ -124,6 +157,23 @@ class _Profiling:
             hardware=self.device.hardware,
             taken_at=datetime.now(UTC),
         )
+
+    def _batches(self, bench: Bench, smallest: int) -> list[int]:
+        given = self._given_batches(smallest)
+        if self.searched is None:
+            return given or self._chosen_batches(bench, smallest)
+        return self._batches_beside_copy(self.searched)
+
+    def _batches_beside_copy(self, searched: MaxBatch) -> list[int]:
+        """Those of the search; on the CPU only where the bench's copy of the model has room beside them."""
+        if self.device.place.type != "cpu" or searched.memory_bytes is None:
+            return list(searched.batches)
+        room = searched.memory_bytes - tensor_bytes(self.workload.model.parameters())
+        fitting = [batch for batch in searched.batches if searched.peak_memory_bytes.get(batch, 0) <= room]
+        for batch in searched.batches:
+            if fitting and batch not in fitting:
+                self._left_out(batch)
+        return fitting or list(searched.batches[:1])
 
     def _given_batches(self, smallest: int) -> list[int]:
         """The job's batches, rising, each once, without those too small for batch normalisation."""
@@ -136,7 +186,12 @@ class _Profiling:
             )
         if len(large_enough) < len(given):
             self.notes.append(f"batch 1 was left out: batch normalisation needs {smallest} samples or more")
-        return large_enough
+        if self.max_batch is None or self.searched is not None:
+            return large_enough
+        allowed = [batch for batch in large_enough if batch <= self.max_batch]
+        if large_enough and not allowed:
+            raise InvalidInput(f"batches are {given}: all are above max_batch, {self.max_batch} [samples]")
+        return allowed
 
     def _chosen_batches(self, bench: Bench, smallest: int) -> list[int]:
         """Doubling batches whose steps are short enough for some of them in each pass."""
@@ -145,8 +200,13 @@ class _Profiling:
             self.tell(0.0, f"trying batch {batch}")
             return bench.try_step_s(batch)
 
+        if self.max_batch is not None and self.max_batch < smallest:
+            raise InvalidInput(
+                f"max_batch is {self.max_batch}: batch normalisation trains with {smallest} samples or more"
+            )
+        largest = min((cap for cap in (self.job.global_batch, self.max_batch) if cap), default=None)
         batches, too_large = doubling_batches(
-            smallest, step_s=step_s, longest_s=self.seconds_per_batch / 6, largest=self.job.global_batch
+            smallest, step_s=step_s, longest_s=self.seconds_per_batch / 6, largest=largest
         )
         if too_large is not None:
             self._left_out(too_large)
@@ -202,7 +262,8 @@ class _Profiling:
         )
 
     def _left_out(self, batch: int) -> None:
-        self.notes.append(f"batch {batch} was left out: it does not fit into memory")
+        beside = "into memory" if self.searched is None else "beside what the measurement itself holds"
+        self.notes.append(f"batch {batch} was left out: it does not fit {beside}")
 
     def _nothing_fits(self, batches: Iterable[int]) -> NotMeasured:
         tried = min(batches)
@@ -211,6 +272,15 @@ class _Profiling:
             + ("give smaller 'batches', or " if tried > 1 else "")
             + "run 'srifty profile' on a GPU with more memory"
         )
+
+
+def _timings(visits: dict[int, list[Visit]], searched: MaxBatch | None) -> tuple[BatchTiming, ...]:
+    """By rising batch. Peaks come from the search if it knows them all, since its processes were fresh."""
+    timings = [_timing(batch, visits[batch]) for batch in sorted(visits)]
+    peaks = {} if searched is None else searched.peak_memory_bytes
+    if not all(timing.batch in peaks for timing in timings):
+        return tuple(timings)
+    return tuple(timing.model_copy(update={"peak_memory_bytes": peaks[timing.batch]}) for timing in timings)
 
 
 def _timing(batch: int, visits: list[Visit]) -> BatchTiming:

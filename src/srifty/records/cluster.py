@@ -7,9 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from srifty.records.offer import Offer
-from srifty.records.record import Record
-
-Count = Annotated[int, Field(ge=1)]
+from srifty.records.record import Count, Record
 
 
 class NodeGroup(Record):

@@ -15,7 +15,7 @@ def parse_cluster_text(text: str) -> tuple[tuple[int, str], ...]:
     """
     groups = []
     for part in text.split(","):
-        found = re.fullmatch(r"\s*(?:(?P<count>-?\d+)\s*[x*]\s*)?(?P<name>[A-Za-z][\w.-]*)\s*", part)
+        found = re.fullmatch(r"\s*(?:(?P<count>-?\d{1,12})\s*[x*]\s*)?(?P<name>[A-Za-z][\w.-]*)\s*", part)
         if found is None:
             raise InvalidInput(f"cannot read {part.strip()!r} in {text!r} as machines; write 4xg4dn.12xlarge")
         count = int(found["count"] or 1)

@@ -39,8 +39,8 @@ def from_json(text: str | bytes, kind: type[AnyRecord], *, name: str = "input") 
         InvalidInput: no JSON, another record, an unknown version or field, a value that is not allowed
     """
     try:
-        fields = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        fields = json.loads(text, object_pairs_hook=_each_once)
+    except (ValueError, RecursionError) as error:  # no JSON, no text, a number of thousands of digits
         raise InvalidInput(
             f"{name} is not JSON: {error}; expected a file of format {kind.format()!r}"
         ) from None
@@ -113,7 +113,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
         InvalidInput: the file is missing, is a folder, may not be read or is no text
     """
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")  # some editors put a byte order mark first
     except UnicodeDecodeError:
         raise InvalidInput(f"{path} is not a text file (UTF-8)") from None
     except OSError as error:
@@ -133,21 +133,14 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
     Raises:
         InvalidInput: the place does not exist, is a folder or may not be written
     """
-    target = Path(path)
-    try:
-        if target.exists() and not target.is_file() and not target.is_dir():
+    target, beside = _place(path)
+    if beside is None:
+        try:
             target.write_text(text, encoding="utf-8")
-            return
-        target = target.resolve()  # through a link, the file that it points to
-        if target.is_dir():
-            raise IsADirectoryError(21, "is a directory")
-        descriptor, beside = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.name[:64]}.", suffix=".partial"
-        )
-    except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
-    except ValueError as error:
-        raise InvalidInput(f"cannot write {str(path)!r}: {error}") from None
+        except OSError as error:
+            raise _cannot_write(path, error) from None
+        return
+    descriptor = os.open(beside, os.O_WRONLY)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -159,10 +152,53 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
         os.chmod(beside, mode)
         os.replace(beside, target)
     except OSError as error:
-        raise InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from None
+        raise _cannot_write(path, error) from None
     finally:
         if os.path.exists(beside):
             os.unlink(beside)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Find out now, before the work whose result is to be kept there, whether a file can be written.
+
+    Raises:
+        InvalidInput: as `write_text` would
+    """
+    _, beside = _place(path)
+    if beside is not None:
+        os.unlink(beside)
+
+
+def _place(path: str | os.PathLike[str]) -> tuple[Path, str | None]:
+    """The file to write, through links, and an empty one beside it; None for a device, which is written directly."""
+    target = Path(path)
+    try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            return target, None
+        target = target.resolve()
+        if target.is_dir():
+            raise IsADirectoryError(21, "is a directory")
+        descriptor, beside = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.name[:64]}.", suffix=".partial"
+        )
+        os.close(descriptor)
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    except (ValueError, RuntimeError) as error:  # a null byte; links that go round in a circle
+        raise InvalidInput(f"cannot write {str(path)!r}: {error}") from None
+    return target, beside
+
+
+def _cannot_write(path: str | os.PathLike[str], error: OSError) -> InvalidInput:
+    return InvalidInput(f"cannot write {path}: {(error.strerror or str(error)).lower()}")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(n for n in names if names.count(n) > 1)!r} stands there twice")
+    return fields
 
 
 def explain(error: ValidationError, *, most: int = 2) -> str:

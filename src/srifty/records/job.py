@@ -6,9 +6,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from srifty.records.record import Record
+from srifty.records.record import Count, Record
 
-Count = Annotated[int, Field(ge=1)]
+LARGEST_BATCH = 2**31
+LARGEST_COUNT = 10**15
+"""Samples beyond this are a slip of the hand, and would not be counted exactly."""
 
 
 class Job(Record):
@@ -24,11 +26,11 @@ class Job(Record):
     """The training command as an argument list, for an unchanged script."""
     batches: tuple[Count, ...] = ()
     """Batches to measure [samples on one GPU]; empty: chosen by the profiler."""
-    global_batch: Count | None = None
+    global_batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | None = None
     """Samples that one step of the optimizer sees, over all GPUs and accumulations."""
-    sample_count: Count | None = None
+    sample_count: Annotated[int, Field(ge=1, le=LARGEST_COUNT)] | None = None
     """Samples to train on in all: data set times epochs."""
-    step_count: Count | None = None
+    step_count: Annotated[int, Field(ge=1, le=LARGEST_COUNT)] | None = None
     """Steps of the optimizer to train for, where that is what is asked instead of `sample_count`."""
 
     @model_validator(mode="after")

@@ -24,6 +24,8 @@ def read_job(path: str | os.PathLike[str]) -> Job:
         fields = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
         raise InvalidInput(f"{path} is not TOML: {_lower_first(str(error))}") from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InvalidInput(f"{path} is not TOML that can be read: {_lower_first(str(error))}") from None
     except RecursionError:
         raise InvalidInput(f"{path} is not TOML that can be read: it is nested too deeply") from None
     for field in fields:

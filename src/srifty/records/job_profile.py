@@ -8,11 +8,11 @@ from typing import Annotated, Self
 from pydantic import AwareDatetime, Field, model_validator
 
 from srifty.records.job import Job
-from srifty.records.record import Record
+from srifty.records.record import Bytes, Count, Record
 from srifty.records.spread import Spread
 
-Count = Annotated[int, Field(ge=1)]
-Bytes = Annotated[int, Field(ge=0)]
+LONGEST_PHASE_S = 1e6
+SHORTEST_STEP_S = 1e-9
 
 
 class BatchTiming(Record):
@@ -33,10 +33,16 @@ class BatchTiming(Record):
 
     @model_validator(mode="after")
     def _takes_time(self) -> Self:
-        if min(self.forward_s.p10, self.backward_s.p10, self.optimizer_s.p10) < 0:
-            raise ValueError("a phase cannot take less than 0 s")
-        if self.forward_s.p50 + self.backward_s.p50 <= 0:
-            raise ValueError("forward and backward together must take more than 0 s")
+        phases = (self.forward_s, self.backward_s, self.optimizer_s, self.data_wait_s, self.other_s)
+        for spread in filter(None, phases):
+            if spread.p10 < 0 or spread.mean < 0:
+                raise ValueError("a phase cannot take less than 0 s")
+            if max(spread.p90, spread.mean) > LONGEST_PHASE_S:
+                raise ValueError(
+                    f"a phase of more than {LONGEST_PHASE_S:.0e} s is taken for a slip in the unit"
+                )
+        if self.forward_s.p50 + self.backward_s.p50 < SHORTEST_STEP_S:
+            raise ValueError(f"forward and backward together must take at least {SHORTEST_STEP_S:.0e} s")
         return self
 
 
@@ -107,6 +113,11 @@ class JobProfile(Record):
             raise ValueError(f"timings must be by rising batch, one each; got {batches}")
         if self.max_batch < batches[-1]:
             raise ValueError(f"max_batch {self.max_batch} is below a batch that was measured, {batches[-1]}")
+        if (len(self.buckets) > 0) != (self.trainable_bytes > 0):
+            raise ValueError(
+                f"trainable_bytes is {self.trainable_bytes} and there are {len(self.buckets)} buckets: "
+                f"what is trained is exchanged, and nothing else"
+            )
         if (self.estimated_from is None) != (self.estimate_log_sd is None):
             raise ValueError("an estimated profile needs both estimated_from and estimate_log_sd")
         if self.min_batch > self.max_batch:

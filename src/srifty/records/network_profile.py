@@ -6,10 +6,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
-from srifty.records.record import Record
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
+from srifty.records.record import Count, Positive, Record
 
 
 class AllReduceSample(Record):

@@ -13,10 +13,10 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from srifty.errors import InvalidInput
-from srifty.records.record import Record
+from srifty.records.record import Count, Record
 
-Positive = Annotated[float, Field(gt=0)]
-PositiveInt = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=1e3, le=1e15)]
+"""Bytes a second, from a slow modem to beyond any fabric."""
 
 
 class Market(StrEnum):
@@ -44,26 +44,26 @@ class Offer(Record):
     instance_type: str
     gpu: str
     """The chip ("A100"), without its memory, which `gpu_memory_bytes` says."""
-    gpu_count: PositiveInt
-    gpu_memory_bytes: PositiveInt
+    gpu_count: Count
+    gpu_memory_bytes: Count
     """Memory of one GPU."""
-    vcpu_count: PositiveInt
-    memory_bytes: PositiveInt | None = None
+    vcpu_count: Count
+    memory_bytes: Count | None = None
     """Memory of the machine."""
-    network_bytes_per_s: Positive | None = None
+    network_bytes_per_s: Rate | None = None
     """What the whole machine's network sustains; None: not known."""
-    network_burst_bytes_per_s: Positive | None = None
+    network_burst_bytes_per_s: Rate | None = None
     gpu_link: GpuLink | None = None
     """None where there is one GPU, or where it is not known."""
-    gpu_link_bytes_per_s: Positive | None = None
+    gpu_link_bytes_per_s: Rate | None = None
     """Nominal rate of one GPU's link, one way."""
     market: Market
-    usd_per_hour: Positive
+    usd_per_hour: Annotated[float, Field(gt=0, le=1e6)]
     """For the whole machine, not for one GPU."""
     price_as_of: date
     source: str
     interruptions_per_hour: Annotated[float, Field(ge=0)] | None = None
-    node_limit: PositiveInt | None = None
+    node_limit: Count | None = None
     """How many such machines may be rented at once; None: no known limit."""
 
     @property

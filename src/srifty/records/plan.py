@@ -12,10 +12,7 @@ from srifty.records.cluster import Cluster
 from srifty.records.estimate import JobEstimate
 from srifty.records.job import Job
 from srifty.records.offer import Dropped, Market
-from srifty.records.record import Record
-
-Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1)]
+from srifty.records.record import Count, Positive, Record
 
 
 class Goal(StrEnum):

@@ -7,9 +7,14 @@ once, when it is made. Its file is JSON whose first field, `format`, names the r
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+# Bounds far beyond anything real, within which sums and products of a record's numbers stay finite and exact.
+Count = Annotated[int, Field(ge=1, le=2**60)]
+Bytes = Annotated[int, Field(ge=0, le=2**60)]
+Positive = Annotated[float, Field(gt=0, le=1e15)]
 
 
 class Record(BaseModel):

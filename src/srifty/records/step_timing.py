@@ -6,9 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from srifty.records.record import Record
-
-Count = Annotated[int, Field(ge=1)]
+from srifty.records.record import Count, Record
 
 
 class StepTiming(Record):

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from srifty.records.estimate import JobEstimate
-from srifty.records.spread import Spread
+from srifty.records.text import counted, figures, usd_text
 from srifty.reporting.plan_table import warnings
-from srifty.reporting.words import band, duration, figures, gpus, machines, places, shares, usd
+from srifty.reporting.words import gpus, machines, places, shares, time_and_band, usd_and_band
 
 
 def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
@@ -38,18 +38,14 @@ def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
         ("waiting for the slowest", step.waiting_s),
     )
     for name, spread in parts:
-        table.add_row(name, *_figures(spread), f"{spread.p50 / step.duration_s.p50:.0%}")
-    table.add_row("step", *_figures(step.duration_s), "100%", style="bold")
-    cost = estimate.cost_usd
+        table.add_row(name, *time_and_band(spread), f"{100 * spread.p50 / step.duration_s.p50:.0f} %")
+    table.add_row("step", *time_and_band(step.duration_s), "100 %", style="bold")
+    time, time_band = time_and_band(estimate.duration_s)
+    cost, cost_band = usd_and_band(estimate.cost_usd)
     job = (
-        f"{estimate.step_count:,} steps: {duration(estimate.duration_s.p50)} ({band(estimate.duration_s)}), "
-        f"{usd(cost.p50)} USD ({usd(cost.p10)}-{usd(cost.p90)}) for the job, "
-        f"{figures(cluster.usd_per_hour)} USD an hour for {machines(cluster)}, "
-        f"{figures(estimate.samples_per_s.p50)} samples/s"
+        f"The job, {counted(estimate.step_count, 'step')} of {cluster.global_batch:,} samples: {time} "
+        f"({time_band}), {cost} USD ({cost_band}); {usd_text(cluster.usd_per_hour)} USD an hour for "
+        f"{machines(cluster)}; {figures(estimate.samples_per_s.p50)} samples/s"
     )
     warned = [Text(f"! {warning}", style="yellow") for warning in warnings(estimate, today=today)]
     return Group(Text(heading, style="bold"), *warned, Text(), table, Text(), Text(job))
-
-
-def _figures(spread: Spread) -> tuple[str, str]:
-    return duration(spread.p50), band(spread)
