@@ -24,6 +24,7 @@ from srifty.records.cluster_table import ClusterTable, EstimateTable
 OPTIMIZER_SHARE = 0.07
 STEP_LOG_SD = 0.014
 BUCKET_BYTES = 25 * 2**20
+UNKNOWN_BYTES = ("deepspeech2", "ncf")
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,13 @@ def report(folder: Path) -> str:
     found = errors(folder)
     for each in found:
         wild = " (wild)" if (each.session, each.job) in WILD else ""
-        unknown = " (bytes unknown)" if each.job in ("deepspeech2", "ncf") else ""
+        unknown = " (bytes unknown)" if each.job in UNKNOWN_BYTES else ""
         lines.append(_line(each.session, f"{each.job}{wild}{unknown}", [each]))
-    counted = [e for e in found if (e.session, e.job) not in WILD and e.job not in ("deepspeech2", "ncf")]
-    lines.append(_line("all", "all jobs of known bytes, wild ones left out", counted))
+    known = [each for each in found if each.job not in UNKNOWN_BYTES]
+    tame = [each for each in known if (each.session, each.job) not in WILD]
+    lines.append(_line("all", "all jobs", found))
+    lines.append(_line("all", "jobs of known bytes", known))
+    lines.append(_line("all", "jobs of known bytes but the wild ones", tame))
     return "\n".join(lines)
 
 

@@ -5,16 +5,18 @@ This is the only place where rooms meet. A room is imported as a verb enters it,
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import operator
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from srifty.errors import InvalidInput
-from srifty.records import Catalog, Cluster, Constraints, Job, JobEstimate, JobProfile, NodeGroup, Plan
-from srifty.records.cluster_text import parse_cluster_text
+from srifty.records import Catalog, Cluster, Constraints, Job, JobEstimate, JobProfile, Plan
 from srifty.records.files import checked, read
+from srifty.records.job import LARGEST_BATCH, LARGEST_COUNT
 from srifty.records.offer import Market
 from srifty.records.plan import Goal
 
@@ -24,10 +26,10 @@ if TYPE_CHECKING:
 FilePath = str | os.PathLike[str]
 Profiles = JobProfile | FilePath | Sequence[JobProfile | FilePath]
 
+Names = str | Collection[str] | None
+"""One name, several, or none, which allows all."""
+
 MILLION = 1_000_000
-LARGEST_COUNT = 10**15
-"""Samples beyond this are a slip of the hand, and would not be counted exactly."""
-LARGEST_BATCH = 2**31
 
 
 def offers(catalog: Catalog | FilePath | None = None, **filters: object) -> Catalog:
@@ -104,7 +106,8 @@ def predict(
     on: str | Cluster | Sequence[str | Cluster],
     *,
     batch: int | None = None,
-    samples: int = MILLION,
+    accumulation: int | None = None,
+    samples: int | None = None,
     region: str | None = None,
     market: Market | str = Market.ON_DEMAND,
     estimate_unmeasured: bool = False,
@@ -115,9 +118,9 @@ def predict(
     Args:
         profiles: of one job, on each kind of GPU that the clusters have
         on: "4xg4dn.12xlarge", "4xp3.2xlarge,2xg4dn.12xlarge", or clusters whole; one or many
-        batch: global batch [samples]; every GPU takes an equal share, in as few micro-steps as its memory
-            allows. None: what the profiled job says
-        samples: to train on in all
+        batch: global batch [samples], of which every GPU takes an equal share; None: what the profiled job says
+        accumulation: micro-steps to a step; None: as few as each GPU's memory allows (a plan tries all)
+        samples: to train on in all; None: what the profiled job says, or a million
         region: where to rent; None: where each type is cheapest
         market: "on-demand" or "spot"
         estimate_unmeasured: go by published peaks for a GPU without a profile; roughly, and marked as such
@@ -130,17 +133,26 @@ def predict(
         InvalidInput: an unknown instance type (with the nearest known), a batch that cannot be shared evenly
         NotMeasured: a GPU without a profile, a batch beyond the largest that fits
     """
+    from srifty.planning.named_cluster import Where, named_cluster
     from srifty.records.cluster_table import ClusterTable
 
     offered = _catalog(catalog)
     predictor = _predictor(profiles, offered if estimate_unmeasured else None)
+    own = predictor.profiles[0].job
+    asked = _whole("batch", batch, LARGEST_BATCH) or own.global_batch
+    micro_steps = _whole("accumulation", accumulation, LARGEST_BATCH)
+    where = Where(regions=_names(region), market=checked(Constraints, markets=(market,)).markets[0])
     named = [on] if isinstance(on, str | Cluster) else list(on)
-    if not named:
-        return ()
     clusters = [
-        one if isinstance(one, Cluster) else _cluster(one, offered, predictor, batch, region, market)
+        _whole_cluster(one, batch)
+        if isinstance(one, Cluster)
+        else named_cluster(str(one), offered, predictor.batch_range, asked, micro_steps, where)
         for one in named
     ]
+    if not clusters:
+        return ()
+    if samples is None and own.sample_count is None and own.step_count is None:
+        samples = MILLION
     job = _job(predictor, clusters[0].global_batch, samples)
     estimates = predictor.estimate(ClusterTable.of(clusters), job)
     return tuple(estimates.job(row) for row in range(len(clusters)))
@@ -154,11 +166,11 @@ def plan(
     deadline_s: float | None = None,
     budget_usd: float | None = None,
     goal: Goal | str = Goal.CHEAPEST,
-    markets: Collection[Market | str] = (Market.ON_DEMAND,),
-    clouds: Collection[str] = (),
-    regions: Collection[str] = (),
-    instance_types: Collection[str] = (),
-    gpus: Collection[str] = (),
+    markets: Names = (Market.ON_DEMAND,),
+    clouds: Names = (),
+    regions: Names = (),
+    instance_types: Names = (),
+    gpus: Names = (),
     max_nodes: int = 16,
     max_gpus: int | None = None,
     confidence: float = 0.9,
@@ -196,11 +208,11 @@ def plan(
         goal=goal,
         deadline_s=deadline_s,
         budget_usd=budget_usd,
-        markets=tuple(markets),
-        clouds=tuple(clouds),
-        regions=tuple(regions),
-        instance_types=tuple(instance_types),
-        gpus=tuple(gpus),
+        markets=_names(markets),
+        clouds=_names(clouds),
+        regions=_names(regions),
+        instance_types=_names(instance_types),
+        gpus=_names(gpus),
         max_nodes=max_nodes,
         max_gpus=max_gpus,
         confidence=confidence,
@@ -231,64 +243,55 @@ def _predictor(profiles: Profiles, estimated_for: Catalog | None) -> Predictor:
 
 def _job(predictor: Predictor, batch: int | None, samples: int | None) -> Job:
     """The profiled job with the batch and length that are asked for."""
-    job = predictor.profiles[0].job
-    asked: dict[str, object] = {}
-    if samples is not None:
-        if not 1 <= samples <= LARGEST_COUNT:
-            raise InvalidInput(f"{samples} samples to train on; it must be from 1 to {LARGEST_COUNT:.0e}")
-        asked = {"sample_count": samples, "step_count": None}
-    elif job.sample_count is None and job.step_count is None:
-        raise InvalidInput("how much to train is not known: give --samples, data set times epochs")
-    if batch is not None:
-        if not 1 <= batch <= LARGEST_BATCH:
-            raise InvalidInput(f"global batch {batch} [samples]; it must be from 1 to {LARGEST_BATCH}")
-        asked["global_batch"] = batch
-    elif job.global_batch is None:
-        raise InvalidInput("the global batch is not known: give --batch [samples over all GPUs in a step]")
-    return job.model_copy(update=asked)
-
-
-def _cluster(
-    text: str,
-    catalog: Catalog,
-    predictor: Predictor,
-    batch: int | None,
-    region: str | None,
-    market: Market | str,
-) -> Cluster:
-    """The cluster that the text names, each type where it is cheapest, every GPU with an equal share."""
-    named = []
-    for count, name in parse_cluster_text(text):
-        of_type = catalog.only(
-            instance_types=(name,), regions=(region,) if region else (), markets=(market,)
-        ).offers
-        named.append((count, min(of_type, key=lambda offer: (offer.usd_per_hour, offer.cloud, offer.place))))
-    batch = batch or predictor.profiles[0].job.global_batch
-    if batch is None:
-        raise InvalidInput("the global batch is not known: give --batch [samples over all GPUs in a step]")
-    gpu_count = sum(count * offer.gpu_count for count, offer in named)
-    share, left = divmod(batch, gpu_count)
-    if left or not share:
-        below, above = batch - left, batch - left + gpu_count
-        near = f"{below} or {above}" if below else f"{above}"
+    jobs = [profile.job for profile in predictor.profiles]
+    batch = _whole("batch", batch, LARGEST_BATCH)
+    samples = _whole("samples", samples, LARGEST_COUNT)
+    if samples is None and len({(job.sample_count, job.step_count) for job in jobs}) > 1:
         raise InvalidInput(
-            f"batch {batch} cannot be shared evenly by the {gpu_count} GPUs of {text}; near it is {near}"
+            "the profiles disagree on how much to train: give --samples, data set times epochs"
         )
-    largest = min((predictor.batch_range(offer) or (1, share))[1] for _, offer in named)
-    fitting = [
-        micro
-        for micro in range(1, min(share, 100_000) + 1)
-        if share % micro == 0 and share // micro <= largest
-    ]
-    micro_steps = fitting[0] if fitting else 1
-    return Cluster(
-        groups=tuple(
-            NodeGroup(
-                offer=offer,
-                node_count=count,
-                batch_per_gpu=share // micro_steps,
-                accumulation_count=micro_steps,
-            )
-            for count, offer in named
+    if batch is None and len({job.global_batch for job in jobs}) > 1:
+        raise InvalidInput("the profiles disagree on the global batch: give --batch [samples over all GPUs]")
+    fields = jobs[0].model_dump()
+    if samples is not None:
+        fields |= {"sample_count": samples, "step_count": None}
+    if batch is not None:
+        fields["global_batch"] = batch
+    job = checked(Job, **fields)
+    if job.sample_count is None and job.step_count is None:
+        raise InvalidInput("how much to train is not known: give --samples, data set times epochs")
+    if job.global_batch is None:
+        raise InvalidInput("the global batch is not known: give --batch [samples over all GPUs in a step]")
+    if job.sample_count is not None and job.global_batch > job.sample_count:
+        raise InvalidInput(
+            f"global batch {job.global_batch} is larger than the {job.sample_count} samples to train on"
         )
-    )
+    return job
+
+
+def _whole_cluster(cluster: Cluster, batch: int | None) -> Cluster:
+    if batch is not None and batch != cluster.global_batch:
+        raise InvalidInput(
+            f"batch {batch} is asked, but the cluster given takes {cluster.global_batch} a step"
+        )
+    return cluster
+
+
+def _whole(name: str, given: int | None, largest: int) -> int | None:
+    """A whole number from 1; numpy's integers and floats such as 1e6 are numbers too."""
+    if given is None:
+        return None
+    value: object = given
+    if not isinstance(given, bool):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            value = int(given) if isinstance(given, float) and given == int(given) else operator.index(given)
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+        raise InvalidInput(f"{name} is {given!r}; it must be a whole number of samples from 1 to {largest}")
+    return value
+
+
+def _names(given: Names) -> tuple[str, ...]:
+    """One name, several or none."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, str) else tuple(given)

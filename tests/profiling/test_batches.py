@@ -18,9 +18,9 @@ def test_frozen_batch_normalisation_needs_no_second_sample() -> None:
     assert smallest_batch(model) == 1
 
 
-def test_batches_double_until_steps_are_long_and_the_last_five_are_kept() -> None:
+def test_batches_double_until_steps_are_long_and_five_from_end_to_end_are_kept() -> None:
     batches, too_large = doubling_batches(1, step_s=lambda batch: batch * 0.001, longest_s=0.1)
-    assert batches == [8, 16, 32, 64, 128]
+    assert batches == [1, 4, 16, 32, 128]
     assert too_large is None
 
 
@@ -41,8 +41,8 @@ def test_the_first_batch_that_does_not_fit_ends_the_search_and_is_told() -> None
 
 
 def test_where_the_largest_is_known_it_and_doublings_below_are_timed() -> None:
-    assert batches_up_to(480, smallest=1) == [16, 32, 64, 128, 256, 480]
-    assert batches_up_to(512, smallest=2) == [16, 32, 64, 128, 256, 512]
-    assert batches_up_to(264, smallest=1) == [8, 16, 32, 64, 128, 264]  # 256 would tell nothing more
+    assert batches_up_to(480, smallest=1) == [1, 4, 16, 64, 256, 480]
+    assert batches_up_to(512, smallest=2) == [2, 8, 32, 64, 256, 512]
+    assert batches_up_to(264, smallest=1) == [1, 4, 16, 32, 128, 264]  # 256 would tell nothing more
     assert batches_up_to(3, smallest=2) == [2, 3]
     assert batches_up_to(1, smallest=1) == [1]

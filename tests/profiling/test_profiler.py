@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -299,3 +300,79 @@ def test_an_interrupt_inside_a_backward_hook_of_ddp_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         _profile(job)
     nothing_left(model)
+
+
+def _measured_odd(tmp_path: Path, body: str, batches: tuple[int, ...] = (2, 4)) -> JobProfile:
+    (tmp_path / "odd.py").write_text(
+        "import collections\nimport torch\nfrom torch import nn\n" + textwrap.dedent(body)
+    )
+    return _profile(
+        Job(name="odd", workload="odd:make", batches=batches), folder=tmp_path, seconds_per_batch=0.1
+    )
+
+
+PLAIN = """
+def make():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    return model, optimizer, lambda batch: {data}, lambda model, data: {loss}
+"""
+
+
+def test_a_batch_maker_that_ignores_the_batch_is_found_out(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadFailed, match="made data of the same size, 32 elements"):
+        _measured_odd(tmp_path, PLAIN.format(data="torch.zeros(8, 4)", loss="model(data).sum()"))
+
+
+def test_dictionaries_of_any_kind_are_data(tmp_path: Path) -> None:
+    data = "collections.defaultdict(list, {'x': torch.zeros(batch, 4)})"
+    assert _measured_odd(tmp_path, PLAIN.format(data=data, loss="model(data['x']).sum()")).max_batch == 4
+
+
+def test_a_buffer_that_follows_the_batch_is_put_back(tmp_path: Path) -> None:
+    body = """
+    class Remembering(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("last", torch.zeros(1, 4))
+
+        def forward(self, x):
+            out = self.layer(x) + self.last
+            self.last = out.detach()
+            return out
+
+    def make():
+        model = Remembering()
+        return (model, torch.optim.SGD(model.parameters(), 0.0), lambda batch: torch.zeros(batch, 4),
+                lambda model, data: model(data).sum())
+    """
+    assert _measured_odd(tmp_path, body, batches=(2, 4, 8)).max_batch == 8
+
+
+def test_batch_normalisation_hidden_in_a_function_starts_at_two(tmp_path: Path) -> None:
+    loss = "nn.functional.batch_norm(model(data), torch.zeros(1), torch.ones(1), training=True).sum()"
+    measured = _measured_odd(tmp_path, PLAIN.format(data="torch.zeros(batch, 4)", loss=loss), batches=())
+    assert (measured.min_batch, measured.timings[0].batch) == (2, 2)
+
+
+def test_lbfgs_is_sent_to_the_way_that_can(tmp_path: Path) -> None:
+    body = PLAIN.replace("SGD(model.parameters(), 0.1)", "LBFGS(model.parameters())")
+    with pytest.raises(WorkloadFailed, match="needs a closure; profile the training script"):
+        _measured_odd(tmp_path, body.format(data="torch.zeros(batch, 4)", loss="model(data).sum()"))
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [("GeneratorExit()", "GeneratorExit"), ("Mute()", "Mute"), ("BaseException('x')", "BaseException: x")],
+)
+def test_whatever_the_training_code_raises_is_its_own(tmp_path: Path, raised: str, said: str) -> None:
+    body = f"""
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError
+    def make():
+        raise {raised}
+    """
+    with pytest.raises(WorkloadFailed, match=said):
+        _measured_odd(tmp_path, body)

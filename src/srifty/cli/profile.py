@@ -1,31 +1,61 @@
-"""srifty profile: measure a job on this machine's GPU, or on its CPU."""
+"""srifty profile: measure a job on this machine's GPU, or on its CPU; a workload, or an unchanged training command."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from srifty.cli.arguments import count
 from srifty.cli.output import console, put
+
+if TYPE_CHECKING:
+    from srifty.records import Job
 
 
 def profile(
-    job: Annotated[Path, typer.Argument(help="The job.toml that names the workload.")],
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="JOB.TOML | -- COMMAND...",
+            help="The job.toml that names the workload or command; or, behind --, a training command as it is.",
+        ),
+    ],
     device: Annotated[
         str | None, typer.Option(help="cuda, cpu, ...; else the current accelerator or the CPU.")
+    ] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(help="Run the command once for each: 8,16,32 stand for {batch} in its arguments."),
+    ] = None,
+    samples_per_step: Annotated[
+        str | None,
+        typer.Option(help="Samples of one step of a command without {batch}; else it is seen in the data."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Bound on each run of the command (default: 300).")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the profile here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The profile, as JSON, to standard output.")] = False,
 ) -> None:
-    """Measure a job on this machine: step time against batch, gradient buckets, largest batch."""
+    """Measure a job on this machine: step time against batch, gradient buckets, largest batch.
+
+    A training command needs no change, and is stopped once enough steps were seen:
+
+    srifty profile --batch 8,16,32 -o t4.profile.json -- python train.py --batch-size {batch}
+    """
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from srifty import verbs
     from srifty.reporting.profile_table import profile_table
 
+    job = _job(what, batch)
+    samples = None if samples_per_step is None else count(samples_per_step, "--samples-per-step")
     screen = console()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=screen, transient=True) as progress:
@@ -36,6 +66,43 @@ def profile(
 
         # What the training code prints must not mix with the record on standard output.
         with redirect_stdout(sys.stderr):
-            found = verbs.profile(job, device=device, on_progress=on_progress)
+            found = verbs.profile(
+                job,
+                device=device,
+                samples_per_step=samples,
+                max_seconds=max_seconds,
+                on_progress=on_progress,
+            )
     screen.print(profile_table(found))
     put(found, output, as_json=json)
+
+
+def _job(what: list[str], batch: str | None) -> Path | Job:
+    """A file that describes the job, or the job that a command behind -- is."""
+    from srifty.errors import InvalidInput
+    from srifty.records import Job
+
+    if len(what) == 1 and (what[0].endswith(".toml") or not _is_program(what[0])):
+        if batch is not None:
+            raise InvalidInput(
+                "--batch is for a command behind --; in a job.toml write batches = [8, 16, 32]"
+            )
+        return Path(what[0])
+    if what[0].endswith(".toml"):
+        raise InvalidInput(f"{what[0]} and {what[1]!r}: give one job.toml, or one command behind --")
+    batches = () if batch is None else tuple(count(one, "--batch") for one in batch.split(","))
+    return Job(name=_name(what), command=tuple(what), batches=batches)
+
+
+def _is_program(word: str) -> bool:
+    return shutil.which(word) is not None or (os.sep in word and os.access(word, os.X_OK))
+
+
+def _name(command: list[str]) -> str:
+    """The job's name: that of the script, or of the module behind -m, or else of the program."""
+    for word in command:
+        if word.endswith((".py", ".sh")):
+            return Path(word).stem
+    if "-m" in command[:-1]:
+        return command[command.index("-m") + 1].rpartition(".")[2]
+    return Path(command[0]).stem

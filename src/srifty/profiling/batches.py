@@ -37,7 +37,7 @@ def doubling_batches(
         largest: no batch above this [samples], for example the global batch
 
     Returns:
-        the last five that fitted, rising, and the batch that did not fit, if one was met
+        some of those that fitted, from the smallest to the largest, and the batch that did not fit, if one was met
     """
     limit = min(largest or LARGEST, LARGEST)
     fitted: list[int] = []
@@ -45,19 +45,30 @@ def doubling_batches(
     while batch <= max(limit, smallest):
         took_s = step_s(batch)
         if took_s is None:
-            return fitted[-MOST_BATCHES:], batch
+            return spread_out(fitted), batch
         fitted.append(batch)
         if took_s >= longest_s and len(fitted) >= FEWEST_BATCHES:
             break
         batch *= 2
-    return fitted[-MOST_BATCHES:], None
+    return spread_out(fitted), None
 
 
 def batches_up_to(largest: int, *, smallest: int) -> list[int]:
-    """Batches to time where the largest is known: it, and the last five doublings below, well apart from it."""
+    """Batches to time where the largest is known: it, and some doublings below, well apart from it."""
     below = []
     batch = smallest
     while batch * _APART <= largest:
         below.append(batch)
         batch *= 2
-    return [*below[-MOST_BATCHES:], largest]
+    return [*spread_out(below), largest]
+
+
+def spread_out(batches: list[int]) -> list[int]:
+    """At most `MOST_BATCHES` of these, the first and the last among them, about as far apart as they can be.
+
+    A plan may give a GPU any share of the batch, so the small ones are as much asked for as the large.
+    """
+    if len(batches) <= MOST_BATCHES:
+        return batches
+    step = (len(batches) - 1) / (MOST_BATCHES - 1)
+    return [batches[round(i * step)] for i in range(MOST_BATCHES)]

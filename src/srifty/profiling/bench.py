@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -94,17 +93,28 @@ class Bench:
 def _restorer(workload: Workload) -> Callable[[], None]:
     """A function that brings the workload back to where it is now."""
     with user_code("copying the first state"):
-        tensors: list[tuple[torch.Tensor, torch.Tensor]] = [
-            (tensor, tensor.detach().to("cpu", copy=True))
-            for tensor in chain(workload.model.parameters(), workload.model.buffers())
+        parameters = [
+            (tensor, tensor.detach().to("cpu", copy=True)) for tensor in workload.model.parameters()
+        ]
+        # By module and name: a model may put another tensor in a buffer's place, of the shape of its batch.
+        buffers = [
+            (module, name, buffer.detach().to("cpu", copy=True), buffer.device)
+            for module in workload.model.modules()
+            for name, buffer in module.named_buffers(recurse=False)
         ]
         has_state = hasattr(workload.optimizer, "load_state_dict")
         optimizer: Any = copy.deepcopy(workload.optimizer.state_dict()) if has_state else None
 
     def restore() -> None:
         with torch.no_grad():
-            for tensor, first in tensors:
+            for tensor, first in parameters:
                 tensor.copy_(first)
+            for module, name, first, device in buffers:
+                now = getattr(module, name, None)
+                if isinstance(now, torch.Tensor) and now.shape == first.shape and not now.requires_grad:
+                    now.copy_(first)
+                else:
+                    setattr(module, name, first.to(device, copy=True))
         if has_state:
             workload.optimizer.load_state_dict(optimizer)
 

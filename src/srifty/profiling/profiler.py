@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from srifty.errors import InvalidInput, NotMeasured
+from srifty.errors import InvalidInput, NotMeasured, WorkloadFailed
 from srifty.profiling.batch_search import MaxBatch, search_max_batch
 from srifty.profiling.batches import doubling_batches, smallest_batch
 from srifty.profiling.bench import Bench, Visit
@@ -21,7 +21,7 @@ from srifty.profiling.hook_buckets import buckets_by_hooks
 from srifty.profiling.memory import OutOfMemory
 from srifty.profiling.sizes import checkpoint_bytes, tensor_bytes
 from srifty.profiling.user_code import importing_from
-from srifty.profiling.workload import Workload, load_workload
+from srifty.profiling.workload import Workload, element_count, load_workload
 from srifty.records import BatchTiming, Job, JobProfile, Spread
 
 PASSES = 3
@@ -44,8 +44,9 @@ def profile(
 ) -> JobProfile:
     """Measure a job on one device: step time by batch, memory, and the buckets of its gradients.
 
-    The workload is made once. Nothing is written to its folder, and model, hooks, process groups and imports
-    are as before afterwards, also after an error or an interrupt.
+    The workload is made once. Nothing is written to its folder, and the model's hooks, Srifty's own process
+    group and the imports are as before afterwards, also after an error or an interrupt. What the workload
+    itself changes in the process (working folder, random state, torch's defaults) stays changed.
 
     Args:
         job: names the workload, and perhaps the batches
@@ -123,7 +124,7 @@ class _Profiling:
         if not self.workload.model.training:
             self.notes.append("the model was in evaluation mode, and was measured so")
         bench = Bench(self.workload, self.device.place)
-        smallest = smallest_batch(self.workload.model)
+        smallest = self._smallest(bench)
         batches = self._batches(bench, smallest)
         visits = self._measure(bench, batches)
         saved_bytes = checkpoint_bytes(self.workload)
@@ -157,6 +158,18 @@ class _Profiling:
             hardware=self.device.hardware,
             taken_at=datetime.now(UTC),
         )
+
+    def _smallest(self, bench: Bench) -> int:
+        """The smallest batch that trains; batch normalisation may hide in a function, where only a try finds it."""
+        smallest = smallest_batch(self.workload.model)
+        if smallest == 1 and 1 in (self.job.batches or (1,)):
+            try:
+                bench.try_step_s(1)
+            except WorkloadFailed as error:
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                return 2
+        return smallest
 
     def _batches(self, bench: Bench, smallest: int) -> list[int]:
         given = self._given_batches(smallest)
@@ -198,16 +211,20 @@ class _Profiling:
 
         def step_s(batch: int) -> float | None:
             self.tell(0.0, f"trying batch {batch}")
-            return bench.try_step_s(batch)
+            first = bench.try_step_s(batch)
+            # One disturbed step must not end the doubling, so a long one has a second chance.
+            if first is None or first <= longest_s:
+                return first
+            second = bench.try_step_s(batch)
+            return first if second is None else min(first, second)
 
         if self.max_batch is not None and self.max_batch < smallest:
             raise InvalidInput(
                 f"max_batch is {self.max_batch}: batch normalisation trains with {smallest} samples or more"
             )
         largest = min((cap for cap in (self.job.global_batch, self.max_batch) if cap), default=None)
-        batches, too_large = doubling_batches(
-            smallest, step_s=step_s, longest_s=self.seconds_per_batch / 6, largest=largest
-        )
+        longest_s = self.seconds_per_batch / 6
+        batches, too_large = doubling_batches(smallest, step_s=step_s, longest_s=longest_s, largest=largest)
         if too_large is not None:
             self._left_out(too_large)
         if not batches:
@@ -234,10 +251,21 @@ class _Profiling:
                     visits[batch].append(visit)
         if not visits:
             raise self._nothing_fits(batches)
+        self._check_sizes(sorted(visits))
         for batch, seen in visits.items():
             if any(visit.last_loss != visit.last_loss or visit.last_loss == float("inf") for visit in seen):
                 self.notes.append(f"at batch {batch} the loss was not finite while it was measured")
         return visits
+
+    def _check_sizes(self, batches: list[int]) -> None:
+        """A batch maker that ignores what it is asked for makes every batch look alike, and the largest free."""
+        smallest, largest = batches[0], batches[-1]
+        sizes = [element_count(self.workload.data(batch, self.device.place)) for batch in (smallest, largest)]
+        if largest > smallest and sizes[0] == sizes[1] > 0:
+            raise WorkloadFailed(
+                f"make_batch({smallest}) and make_batch({largest}) made data of the same size, {sizes[0]} "
+                f"elements: it must make as many samples as it is asked for"
+            )
 
     def _watch_buckets(self, bench: Bench, visits: dict[int, list[Visit]]) -> MeasuredBuckets:
         """Buckets at the largest batch that fits beside DDP's copy of the gradients; larger ones are dropped."""
@@ -304,7 +332,7 @@ def _versions(device: Device) -> dict[str, str]:
                 versions[name] = version
     torchvision = sys.modules.get("torchvision")
     if torchvision is not None:
-        versions["torchvision"] = str(torchvision.__version__)
+        versions["torchvision"] = str(getattr(torchvision, "__version__", "unknown"))
     return versions
 
 

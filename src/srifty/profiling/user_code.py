@@ -33,7 +33,9 @@ def user_code(doing: str) -> Iterator[None]:
         yield
     except (SriftyError, OutOfMemory):
         raise
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever it is, it is the training code's
         if is_out_of_memory(error):
             raise OutOfMemory(_first_line(error)) from None
         raise WorkloadFailed(
@@ -90,5 +92,8 @@ def _cut_frames(told: traceback.TracebackException) -> None:
 def _first_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"it ended the program with exit status {error.code!r}"
-    said = str(error).strip().partition("\n")[0]
+    try:
+        said = str(error).strip().partition("\n")[0]
+    except Exception:  # an error that cannot say what it is
+        said = ""
     return f"{type(error).__name__}: {said}" if said else type(error).__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import importlib
 import sys
@@ -86,7 +87,8 @@ def load_workload(workload: str, folder: Path) -> Workload:
     if function is None:
         functions = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
         raise InvalidInput(
-            f"no function {function_name!r} in {module.__file__}{_nearest(function_name, functions)}"
+            f"no function {function_name!r} in {getattr(module, '__file__', None) or module_name}"
+            f"{_nearest(function_name, functions)}"
         )
     if not callable(function):
         raise InvalidInput(f"{workload} is {_a(function)}, not a function")
@@ -150,6 +152,11 @@ def _checked(model: Any, optimizer: Any, make_batch: Any, loss: Any, *, workload
         raise WorkloadFailed(
             f"{workload}() returned {_a(optimizer)} as the optimizer: expected step() and zero_grad()"
         )
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise WorkloadFailed(
+            f"{workload}() returned LBFGS, whose step needs a closure; profile the training script as it is: "
+            f"srifty profile -- python train.py"
+        )
     for name, part in (("make_batch", make_batch), ("loss", loss)):
         if not callable(part):
             raise WorkloadFailed(f"{workload}() returned {_a(part)} as {name}: expected a function")
@@ -174,12 +181,24 @@ def _moved(data: Any, device: torch.device) -> Any:
     if callable(getattr(data, "to", None)):  # tensors, packed sequences, batches of tokenizers
         return data.to(device)
     if isinstance(data, dict):
-        return type(data)((key, _moved(value, device)) for key, value in data.items())
+        # A copy of its own kind, since a subclass may be made in a way that nobody knows.
+        moved = copy.copy(data)
+        moved.update({key: _moved(value, device) for key, value in data.items()})
+        return moved
     if isinstance(data, tuple) and hasattr(data, "_fields"):
         return type(data)(*(_moved(value, device) for value in data))
     if isinstance(data, tuple | list):
         return type(data)(_moved(value, device) for value in data)
     return data
+
+
+def element_count(data: Any) -> int:
+    """Elements of all tensors in the data; 0 where there is none to be seen."""
+    if isinstance(data, torch.Tensor):
+        return data.numel()
+    if isinstance(data, Mapping):
+        return sum(map(element_count, data.values()))
+    return sum(map(element_count, data)) if isinstance(data, tuple | list) else 0
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -1,0 +1,256 @@
+"""Attached profile: runs of an unchanged script, each evaluated, put together to a JobProfile."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from srifty.errors import InvalidInput
+from srifty.profiling.attached_buckets import attached_buckets, outlasting_s
+from srifty.profiling.attached_phases import PHASES
+from srifty.profiling.attached_steps import SeenSteps, spread_of, usual_rows
+from srifty.profiling.observation import Observation
+from srifty.records import BatchTiming, Job, JobProfile, Spread
+from srifty.records.job_profile import ContentTiming
+
+_UNSTABLE = 0.5
+_OWN_SHARE = 0.02
+_MOST_CONTENT_TIMINGS = 200
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run that gave a measurement.
+
+    Attributes:
+        batch: samples of one micro-step on one device
+        observed: what was seen
+        steps: those that are evaluated
+        exchange_s: what real exchanges add to a backward pass [s]; not the job's on one GPU
+        notes: what was assumed, and what was odd
+    """
+
+    batch: int
+    observed: Observation
+    steps: SeenSteps
+    exchange_s: float
+    notes: tuple[str, ...]
+
+
+def measured_run(
+    observed: Observation, steps: SeenSteps, batch: int | None, samples_per_step: int | None
+) -> Measured:
+    """Evaluate one run.
+
+    Args:
+        observed: what was seen
+        steps: those that are evaluated
+        batch: what stood for {batch}; None: the command has no such place
+        samples_per_step: what the user says of a step; None: nothing
+
+    Raises:
+        InvalidInput: the batch can neither be seen nor follows from what the user says
+    """
+    notes: list[str] = []
+    found = _batch(batch, samples_per_step, observed, steps, notes)
+    exchange_s = outlasting_s(steps) if observed.rank_count > 1 else 0.0
+    if observed.reason in ("ended", "late"):
+        why = "the script ended" if observed.reason == "ended" else "time was up"
+        notes.append(f"{why} after {len(steps.all)} steps; {len(steps.timed)} of them were timed")
+    notes += _unstable(steps)
+    marks = median([sum(len(cut.marks) for cut in step.cuts) for step in steps.timed])
+    own = marks * observed.told["mark_s"] / median([step.step_s for step in steps.timed])
+    if own > _OWN_SHARE:
+        notes.append(f"Srifty's own hooks took about {own:.0%} of a step")
+    if steps.closure_count:
+        notes.append(
+            f"the optimizer runs the model up to {steps.closure_count} times a step; that is taken as one "
+            f"micro-step with one exchange"
+        )
+    if observed.is_without_optimizer:
+        notes.append(
+            "no optimizer stepped: each backward pass counts as a step, and what follows it until the next "
+            "batch as the optimizer"
+        )
+    if observed.rank_count > 1:
+        notes.append(
+            f"{observed.rank_count} ranks trained at once on this machine, which may have slowed them; "
+            f"{exchange_s * 1e3:.3g} ms of exchange after the last gradient are not counted as backward"
+        )
+    return Measured(found, observed, steps, exchange_s, tuple(notes))
+
+
+def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobProfile:
+    """One profile of all runs; what does not depend on the batch is the largest one's.
+
+    Args:
+        job: what was run
+        runs: one at least
+        notes: of the runs, and of those that gave nothing
+    """
+    by_batch = {run.batch: run for run in runs}
+    ordered = [by_batch[batch] for batch in sorted(by_batch)]
+    largest = ordered[-1]
+    observed, steps, told = largest.observed, largest.steps, largest.observed.told
+    buckets = attached_buckets(observed, steps)
+    all_notes = [
+        *notes,
+        f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit",
+        *buckets.notes,
+    ]
+    if steps.accumulation_count > 1 and observed.ddp is None:
+        all_notes.append(
+            f"the script accumulates {steps.accumulation_count} micro-steps without DDP; it is taken to suppress "
+            f"the exchange in all but the last (no_sync)"
+        )
+    trained = [parameter for parameter in observed.parameters if parameter.is_trained]
+    saves_s = told["checkpoint_save_s"]
+    return JobProfile(
+        job=job,
+        gpu=_gpu(told),
+        gpu_memory_bytes=told.get("memory_bytes"),
+        max_batch=largest.batch,
+        min_batch=min(2 if told["needs_two_samples"] else 1, largest.batch),
+        timings=tuple(_timing(run) for run in ordered),
+        buckets=buckets.buckets,
+        trainable_bytes=sum(parameter.size_bytes for parameter in trained),
+        total_bytes=sum(parameter.size_bytes for parameter in observed.parameters),
+        checkpoint_bytes=told["checkpoint_bytes"],
+        checkpoint_save_s=Spread.of(saves_s) if saves_s else None,
+        accumulation_count=steps.accumulation_count,
+        exchanges_every_micro_step=_exchanges_every_micro_step(largest),
+        precision=_precision(observed, steps),
+        compile_s=max(steps.compile_s, told["compile_s"] or 0.0),
+        content_timings=_content_timings(ordered),
+        assumptions=tuple(dict.fromkeys(all_notes)),
+        versions=told["versions"],
+        hardware=told["hardware"],
+        taken_at=datetime.now(UTC),
+    )
+
+
+def _batch(
+    batch: int | None,
+    samples_per_step: int | None,
+    observed: Observation,
+    steps: SeenSteps,
+    notes: list[str],
+) -> int:
+    """Samples of one micro-step on one device; adds to the notes what had to be assumed."""
+    rows, varies = usual_rows(steps.steady)
+    count = steps.accumulation_count
+    if samples_per_step is not None:
+        share, left = divmod(samples_per_step, count)
+        if left or not share:
+            raise InvalidInput(
+                f"--samples-per-step is {samples_per_step}, which the {count} micro-steps of a step cannot share "
+                f"evenly"
+            )
+        return share
+    if batch is None:
+        if rows is None:
+            raise InvalidInput(
+                "the batch could not be seen: no tensor entered a model that could be watched; give "
+                "--samples-per-step"
+            )
+        if varies:
+            notes.append(f"the batch varies; {rows} is the mean [samples]")
+        return rows
+    if rows is None or rows == batch:
+        return batch
+    for parts, what in (
+        (count, "micro-steps"),
+        (observed.rank_count, "ranks"),
+        (count * observed.rank_count, "micro-steps of all ranks"),
+    ):
+        if parts > 1 and rows * parts == batch:
+            notes.append(f"the script shares it among {parts} {what}: a micro-step has {rows} samples")
+            return rows
+    notes.append(f"the first tensor that enters the model has {rows} rows, and not {batch}")
+    return batch
+
+
+def _unstable(steps: SeenSteps) -> list[str]:
+    """A note where step times spread by more than half, and not by their content."""
+    spread = Spread.of(step.step_s for step in steps.timed)
+    if spread.p90 - spread.p10 <= _UNSTABLE * spread.p50 or _varies(steps):
+        return []
+    reasons = []
+    wait = Spread.of(step.phase_s["data"] for step in steps.timed)
+    if wait.p90 - wait.p10 > 0.5 * (spread.p90 - spread.p10):
+        reasons.append("the wait for the loader")
+    load, cpu_count = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cpu_count:
+        reasons.append(f"load on this machine (load average {load:.1f} on {cpu_count} CPUs)")
+    return [
+        f"step times are unstable, {spread.p10:.3g} to {spread.p90:.3g} s in 8 of 10 steps; visible reason: "
+        f"{' and '.join(reasons) or 'none'}"
+    ]
+
+
+def _exchanges_every_micro_step(run: Measured) -> bool:
+    if run.steps.accumulation_count == 1 or run.observed.ddp is None:
+        return False
+    cuts = [cut for step in run.steps.steady for cut in step.cuts]
+    return sum(cut.synced_forwards for cut in cuts) == sum(cut.forwards for cut in cuts)
+
+
+def _timing(run: Measured) -> BatchTiming:
+    """Phases of one micro-step, and the optimizer's once a step."""
+    steps, count = run.steps.timed, run.steps.accumulation_count
+
+    def spread(phase: str) -> Spread:
+        times_s = [step.phase_s[phase] for step in steps]
+        if phase == "backward":
+            times_s = [max(0.0, time_s - run.exchange_s) for time_s in times_s]
+        return spread_of([time_s / (1 if phase == "optimizer" else count) for time_s in times_s], steps)
+
+    spreads = {phase: spread(phase) for phase in PHASES}
+    has_loader = any(step.phase_s["data"] > 0 for step in run.steps.all)
+    return BatchTiming(
+        batch=run.batch,
+        forward_s=spreads["forward"],
+        backward_s=spreads["backward"],
+        optimizer_s=spreads["optimizer"],
+        data_wait_s=spreads["data"] if has_loader else None,
+        other_s=spreads["other"],
+        peak_memory_bytes=run.observed.told.get("peak_memory_bytes"),
+    )
+
+
+def _varies(steps: SeenSteps) -> bool:
+    return len({step.elements for step in steps.timed}) > 1
+
+
+def _content_timings(runs: Sequence[Measured]) -> tuple[ContentTiming, ...]:
+    return tuple(
+        ContentTiming(batch=run.batch, element_count=step.elements, step_s=step.step_s)
+        for run in runs
+        if _varies(run.steps)
+        for step in run.steps.timed[:_MOST_CONTENT_TIMINGS]
+        if step.elements > 0
+    )
+
+
+def _precision(observed: Observation, steps: SeenSteps) -> str | None:
+    sizes: Counter[str] = Counter()
+    for parameter in observed.parameters:
+        sizes[parameter.dtype] += parameter.size_bytes
+    told = [dtype for dtype, _ in sizes.most_common()]
+    cast = [name for name, count in observed.autocast.items() if count >= len(steps.all) // 2]
+    told += [f"autocast {name.removeprefix('torch.')}" for name in sorted(cast)]
+    return ", ".join(told) or None
+
+
+def _gpu(told: Mapping[str, Any]) -> str:
+    """The chip by the name that offers use."""
+    if told["device"] == "cpu":
+        return "cpu"
+    from srifty.profiling.device import chip  # imports torch, which is there where a GPU was used
+
+    return chip(told["hardware"])

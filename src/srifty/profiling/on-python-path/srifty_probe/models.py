@@ -1,0 +1,104 @@
+"""Models: those that are trained, found among the program's objects, and their outermost calls.
+
+They are looked for after the first step, by the parameters that an optimizer holds or that have gradients: so
+nothing of ours is in the way while a first step is compiled. Then the call of their class is wrapped, not
+hooks put on them, which a compiler would trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from srifty_probe.tensors import rows_and_elements
+from srifty_probe.timeline import BACKWARD, FORWARD, Timeline
+
+
+class Models:
+    """The outermost modules that hold trained parameters."""
+
+    def __init__(self, torch: Any, timeline: Timeline) -> None:
+        self._torch, self._timeline = torch, timeline
+        self._is_compiling: Callable[[], bool] = getattr(
+            getattr(torch, "compiler", None), "is_compiling", lambda: False
+        )
+        self._wrapped: set[type] = set()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget them, as after a fork."""
+        self.roots: list[Any] = []
+        self._root_ids: set[int] = set()
+
+    def find(self, trained: list[Any]) -> None:
+        """Look for the outermost modules that hold any of these parameters, and watch their calls."""
+        kind = self._torch.nn.Module
+        modules = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+        inner = {id(child) for module in modules for child in _children(module)}
+        wanted = {id(parameter) for parameter in trained}
+        for module in modules:
+            if id(module) in inner or id(module) in self._root_ids:
+                continue
+            if any(id(parameter) in wanted for parameter in module.parameters()):
+                self.roots.append(module)
+                self._root_ids.add(id(module))
+                self._watch_calls(type(module))
+        for gone in [root for root in self.roots if id(root) in inner]:  # wrapped in another since
+            self.roots.remove(gone)
+            self._root_ids.discard(id(gone))
+
+    def leaves_with_gradient(self) -> list[Any]:
+        """Trained tensors of a program without optimizers."""
+        kind = self._torch.Tensor
+        tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+        return [
+            tensor
+            for tensor in tensors
+            if tensor.requires_grad and tensor.is_leaf and (tensor.grad is not None or _is_parameter(tensor))
+        ]
+
+    def parameters(self) -> list[Any]:
+        """Parameters of the models, each once, in the order of registration."""
+        once = {id(parameter): parameter for root in self.roots for parameter in root.parameters()}
+        return list(once.values())
+
+    def _watch_calls(self, kind: Any) -> None:
+        if any(base in self._wrapped for base in kind.__mro__):
+            return
+        self._wrapped.add(kind)
+        original = kind.__call__
+        timeline, roots, tensor = self._timeline, self._root_ids, self._torch.Tensor
+        is_compiling, is_grad_enabled = self._is_compiling, self._torch.is_grad_enabled
+
+        @functools.wraps(original)
+        def call(self: Any, *inputs: Any, **named: Any) -> Any:
+            if is_compiling() or id(self) not in roots:
+                return original(self, *inputs, **named)
+            if timeline.depth[FORWARD] or timeline.depth[BACKWARD] or timeline.is_elsewhere():
+                return original(self, *inputs, **named)
+            cut = timeline.cut or timeline.begin()
+            if not is_grad_enabled():
+                cut.no_grad_forwards += 1
+                return original(self, *inputs, **named)
+            cut.forwards += 1
+            cut.synced_forwards += bool(getattr(self, "require_backward_grad_sync", False))
+            rows, elements = rows_and_elements((inputs, named), tensor)
+            cut.rows.append(rows)
+            cut.elements += elements
+            timeline.enter(FORWARD)
+            try:
+                return original(self, *inputs, **named)
+            finally:
+                timeline.leave(FORWARD)
+
+        kind.__call__ = call
+
+
+def _children(module: Any) -> list[Any]:
+    return [child for child in module.__dict__.get("_modules", {}).values() if child is not None]
+
+
+def _is_parameter(tensor: Any) -> bool:
+    return type(tensor).__name__ == "Parameter"

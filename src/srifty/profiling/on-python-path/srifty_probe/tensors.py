@@ -1,0 +1,37 @@
+"""Tensors in what a model or a loader is given: how many samples, how many elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_DEEPEST = 4
+
+
+def tensors_in(value: Any, kind: type, deepest: int = _DEEPEST) -> Iterator[Any]:
+    """Tensors in nested lists, tuples and mappings, in order."""
+    if isinstance(value, kind):
+        yield value
+    elif deepest > 0:
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        if isinstance(value, (list, tuple)):
+            for inner in value[:64]:
+                yield from tensors_in(inner, kind, deepest - 1)
+
+
+def rows_and_elements(value: Any, kind: type) -> tuple[int, int]:
+    """First dimension of the first tensor that has one, and size of the largest; 0 where there is none."""
+    rows = elements = 0
+    for tensor in tensors_in(value, kind):
+        if tensor.dim() > 0:
+            rows = rows or int(tensor.shape[0])
+            elements = max(elements, int(tensor.numel()))
+    return rows, elements
+
+
+def stored_bytes(tensor: Any) -> int:
+    """Size of the elements [bytes]; of a sparse tensor its values and indices."""
+    if getattr(tensor, "is_sparse", False):
+        return stored_bytes(tensor._values()) + stored_bytes(tensor._indices())
+    return int(tensor.numel()) * int(tensor.element_size())

@@ -1,0 +1,238 @@
+"""Watch: follows the steps as they happen, puts hooks on and off, and ends the program once enough was seen.
+
+Its own work is done between two cuts of the timeline, so it falls into no step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Any
+
+from srifty_probe.beacon import Beacon
+from srifty_probe.gradients import Gradients
+from srifty_probe.models import Models
+from srifty_probe.optimizers import Optimizers
+from srifty_probe.pace import FEWEST_TO_TELL, Pace
+from srifty_probe.record import Recorder
+from srifty_probe.timeline import BACKWARD, OPTIMIZER, Cut, Timeline
+
+BACKWARDS_WITHOUT_OPTIMIZER = 20
+"""After so many backward passes without an optimizer the end of one is taken for the end of a step."""
+MOST_LOOKS = 2
+"""How often a program without optimizers is searched for its models."""
+
+
+class Watch:
+    """The state of one process."""
+
+    def __init__(self, torch: Any, settings: dict[str, Any], beacon: Beacon) -> None:
+        self._torch, self._settings, self._beacon = torch, settings, beacon
+        self.timeline = Timeline()
+        self._gradients = Gradients(self.timeline)
+        self._models = Models(torch, self.timeline)
+        self._recorder = Recorder(torch, self.timeline, self._gradients, self._models, beacon)
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew, as after a fork: a child may train, but not go on with its parent's steps."""
+        self.timeline.clear()
+        self._gradients.clear()
+        self._models.clear()
+        self._beacon.clear()
+        self._beacon.seen["torch"] = str(self._torch.__version__)
+        self.autocast: dict[str, int] = {}
+        self._optimizers = Optimizers()
+        self._pace = Pace(self._settings)
+        self._step_depth = self._scaler_depth = 0
+        self._is_pending = self._is_without_optimizer = False
+        self._backwards_alone = 0
+        self._cut_count = self._look_count = 0
+        self._cut_at = time.perf_counter()
+
+    # What the patches tell.
+
+    def loader_starts(self) -> Cut:
+        """An epoch begins; before the first backward pass so does the first step."""
+        if self.timeline.cut is None or not self._beacon.seen["backwards"]:
+            return self.timeline.begin()
+        return self.timeline.cut
+
+    def loaded(self, rows: int, elements: int) -> None:
+        """The loader has given a batch."""
+        self._beacon.seen["batches_loaded"] += 1
+        if not self._beacon.seen["steps"]:
+            self._beacon.write_now_and_then()
+        if self.timeline.cut is not None:
+            self.timeline.cut.loaded_rows.append(rows)
+            self.timeline.cut.loaded_elements += elements
+
+    def backward_ended(self, begin: Any, is_backward: bool) -> None:
+        """An outermost backward pass (or torch.autograd.grad) has ended."""
+        seen, cut = self._beacon.seen, self.timeline.cut
+        seen["backwards"] += 1
+        if not seen["steps"]:
+            self._beacon.write_now_and_then()
+        if cut is not None and is_backward and begin is not None:
+            cut.backwards.append((begin, cut.marks[-1][1]))
+            cut.closure_backwards += bool(self.timeline.depth[OPTIMIZER])
+        if self._is_pending and not self.timeline.depth[OPTIMIZER]:
+            self._close_cut()
+        elif not self._optimizers.all:
+            self._backwards_alone += 1
+            if self._backwards_alone >= BACKWARDS_WITHOUT_OPTIMIZER:
+                if not self._is_without_optimizer:
+                    self._is_without_optimizer = True
+                    self.timeline.cuts = []
+                self._close_cut()
+
+    def step_begins(self) -> None:
+        """An optimizer's step begins, perhaps inside another's."""
+        self.timeline.claim()
+        self._step_depth += 1
+        self.timeline.enter(OPTIMIZER)
+
+    def step_ended(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        self._step_depth = max(0, self._step_depth - 1)
+        self.timeline.leave(OPTIMIZER)
+        if self._step_depth == 0:
+            self._beacon.seen["optimizer_steps"] += 1
+            self._note_optimizer(optimizer)
+            self._is_pending = True
+            if not self.timeline.depth[BACKWARD] and not self._scaler_depth:
+                self._close_cut()
+
+    def scaler_begins(self) -> None:
+        """A gradient scaler is asked to let an optimizer step."""
+        self._scaler_depth += 1
+
+    def scaler_ended(self, optimizer: Any) -> None:
+        """It has done so, or has left the step out."""
+        self._scaler_depth -= 1
+        if self._scaler_depth or self.timeline.depth[BACKWARD] or self.timeline.cut is None:
+            return
+        if not self._is_pending:
+            self.timeline.cut.is_skipped = True
+            self._note_optimizer(optimizer)
+        self._close_cut()
+
+    def at_exit(self) -> None:
+        """The program ends by itself; what was seen is kept."""
+        if not self.timeline.is_over:
+            self.timeline.is_over = True
+            self._beacon.write()
+            if self._pace.step_s and self._is_first_rank():
+                self._finish("failed" if hasattr(sys, "last_value") else "ended")
+
+    # Between two cuts.
+
+    def _note_optimizer(self, optimizer: Any) -> None:
+        number = self._optimizers.stepped(optimizer, self._cut_count)
+        if self._is_without_optimizer:  # there is one after all
+            self._is_without_optimizer = False
+            self.timeline.cuts = []
+        if self.timeline.cut is not None:
+            self.timeline.cut.optimizers.append(number)
+
+    def _close_cut(self) -> None:
+        timeline, cut = self.timeline, self.timeline.cut
+        self._is_pending = False
+        if cut is None:
+            return
+        cut.end = timeline.mark()
+        now = time.perf_counter()
+        cut.host_s = now - self._cut_at
+        timeline.cuts.append(cut)
+        self._cut_count += 1
+        try:
+            self._between(cut)
+        except Exception:
+            timeline.is_over = True
+            self._gradients.unhook()
+            self._beacon.fault()
+        timeline.begin()
+        self._cut_at = time.perf_counter()
+
+    def _between(self, cut: Cut) -> None:
+        if not _is_alive(self._settings["parent"]):
+            os._exit(1)  # nobody waits for this measurement any more
+        if not self._is_first_rank():
+            self.timeline.cuts = []
+            return
+        cut.is_hooked = self._gradients.is_hooked
+        cut.fired = self._gradients.take_fired()
+        if cut.is_hooked:
+            self._gradients.look()
+        self._find_models()
+        if not (self._is_without_optimizer or self._optimizers.has_advanced(self._cut_count)):
+            return
+        self._pace.step(cut.host_s)
+        self._beacon.seen["steps"] = len(self._pace.step_s)
+        verdict = self._pace.verdict()
+        if verdict is not None:
+            self._finish(verdict)
+            os._exit(0)
+        if len(self._pace.step_s) <= FEWEST_TO_TELL:
+            self._beacon.write()
+        self._beacon.write_now_and_then()
+        if self._pace.wants_hooks != self._gradients.is_hooked:
+            self._gradients.unhook()
+            if self._pace.wants_hooks:
+                self._gradients.add(self._models.parameters())
+                self._gradients.hook()
+
+    def _find_models(self) -> None:
+        """Look for the models when an optimizer is new, or a program without one has shown its gradients."""
+        known, optimizers = len(self._recorder.optimizers), self._optimizers
+        if known == len(optimizers.all) and (known or self._look_count >= MOST_LOOKS):
+            return
+        self._look_count += 1
+        trained = optimizers.parameters(known) if optimizers.all else self._models.leaves_with_gradient()
+        self._recorder.optimizers = list(optimizers.all)
+        self._models.find(trained)
+        self._gradients.add(self._models.parameters())
+        self._gradients.add([parameter for parameter in trained if parameter.requires_grad])
+        self._use_the_device()
+
+    def _use_the_device(self) -> None:
+        kinds = {parameter.device.type for parameter in self._gradients.parameters} - {"cpu", "meta"}
+        if len(kinds) != 1 or self._recorder.device != "cpu":
+            return
+        (kind,) = kinds
+        if hasattr(self._torch, "Event"):
+            new_event = lambda: self._torch.Event(kind, enable_timing=True)  # noqa: E731
+        else:
+            new_event = lambda: getattr(self._torch, kind).Event(enable_timing=True)  # noqa: E731
+        self._recorder.device = kind
+        self.timeline.use_events(new_event)
+
+    def _is_first_rank(self) -> bool:
+        """Only one of several ranks measures and ends itself; the others end with it."""
+        distributed = getattr(self._torch, "distributed", None)
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return bool(distributed.get_rank() == 0)
+        return os.environ.get("RANK", "0") in ("", "0")
+
+    def _finish(self, reason: str) -> None:
+        self.timeline.is_over = True
+        self._gradients.unhook()
+        try:
+            self._recorder.write(reason, self.autocast, self._is_without_optimizer)
+        except Exception:
+            self._beacon.fault()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # closed, replaced, broken: not ours
+                stream.flush()
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
