@@ -10,6 +10,7 @@ from tests.conftest import make_offer, make_profile
 
 from srifty.errors import InvalidInput, NotMeasured
 from srifty.predicting.predictor import Predictor
+from srifty.predicting.scenarios import JobOnGpu, MachineColumns, buckets_on, exchange_of, scenarios
 from srifty.records import Cluster, Job, NodeGroup
 from srifty.records.cluster_table import ClusterTable
 
@@ -98,9 +99,10 @@ def test_the_band_holds_what_random_doubts_give():
     one = cluster(4, 16, network_bytes_per_s=4e8)
     table = ClusterTable.of([one])
     found = predictor.estimate(table, JOB).iteration(0)
-    told = predictor._scenarios(table, np.array([0]), [0])
+    machines = MachineColumns.of(table.offers, predictor.profiles)
+    told = scenarios(table, np.array([0]), machines, [JobOnGpu(predictor.profiles[0], predictor.compute[0])])
     compute_sd = np.log(told.parts.compute_s[2, 0] / told.parts.compute_s[0, 0]) / 1.2816
-    exchange = predictor._exchange(table, np.array([0]), 1)
+    exchange = exchange_of(table, np.array([0]), machines, 1)
     rng = np.random.default_rng(2)
     slower, longer = (
         np.exp(rng.normal(0, compute_sd, 20_000)),
@@ -214,8 +216,7 @@ def test_steps_are_counted_exactly_and_rounded_up():
 
 def test_buckets_cut_otherwise_on_another_gpu_are_ready_by_their_bytes():
     one_bucket = make_profile("V100", buckets=({"gradient_bytes": 100 * 2**20, "ready_at": 1.0},))
-    predictor = Predictor((make_profile(), one_bucket))
-    sizes, (first, second) = predictor._buckets([0, 1])
+    sizes, (first, second) = buckets_on([make_profile(), one_bucket])
     assert sizes.tolist() == [25 * 2**20] * 4
     assert first.tolist() == [0.25, 0.5, 0.75, 1.0]
     assert second.tolist() == [1.0] * 4
