@@ -82,7 +82,8 @@ def test_commands_in_the_documents_name_verbs_and_options_that_exist(page):
     ]
     for line in lines:
         words = shlex.split(line, comments=True)
-        words = words[: words.index("|")] if "|" in words else words
+        for end in ("|", "--"):  # behind these it is another program's line
+            words = words[: words.index(end)] if end in words else words
         verb = group.commands[words[1]]
         known = {option for parameter in verb.params for option in parameter.opts}
         for word in words[2:]:

@@ -50,6 +50,8 @@ def profile(
     job: Job | FilePath,
     *,
     device: str | None = None,
+    find_max_batch: bool = False,
+    max_batch: int | None = None,
     samples_per_step: int | None = None,
     max_seconds: float | None = None,
     on_progress: Callable[[float, str], None] | None = None,
@@ -60,6 +62,8 @@ def profile(
         job: a job.toml, whose folder holds the workload's module; or a Job, whose module is looked for in the
             current folder. A job with a command and no workload is measured by running the command there
         device: "cuda", "cpu", ...; None: the current accelerator, else the CPU; a command chooses its own
+        find_max_batch: search the largest batch that fits, with a margin, each try in a fresh process
+        max_batch: no batch above this [samples on one GPU]
         samples_per_step: of a command without {batch}, where its batch is not to be seen in its data
         max_seconds: bound on each run of a command [s]; None: 300
         on_progress: called with the share done (0 to 1) and what is being measured
@@ -67,6 +71,7 @@ def profile(
     Raises:
         InvalidInput: the job file, the module or the function cannot be used; PyTorch is not installed
         WorkloadFailed: the training code raised
+        NotMeasured: no batch fits; of a command, nothing stepped
     """
     from srifty.records.job_file import read_job
 
@@ -77,6 +82,10 @@ def profile(
 
         if device is not None:
             raise InvalidInput(f"device {device!r} is for a workload; a command chooses its device by itself")
+        if find_max_batch or max_batch is not None:
+            raise InvalidInput(
+                "the largest batch is searched for a workload; give a command its batches (--batch)"
+            )
         return profile_command(
             asked,
             folder=folder,
@@ -91,7 +100,14 @@ def profile(
         raise InvalidInput("to measure a job, PyTorch must be installed here: pip install 'srifty[profile]'")
     from srifty.profiling.profiler import profile as measure
 
-    return measure(asked, folder=folder, device=device, on_progress=on_progress)
+    return measure(
+        asked,
+        folder=folder,
+        device=device,
+        find_max_batch=find_max_batch,
+        max_batch=max_batch,
+        on_progress=on_progress,
+    )
 
 
 def sample_profiles(job: str) -> tuple[JobProfile, ...]:

@@ -88,7 +88,15 @@ def test_no_process_outlives_srifty(scripts: Scripts, number: signal.Signals) ->
     scripts.write(LOOP.format(before="", inside="time.sleep(0.2)"))
     program = [sys.executable, "-m", "srifty", "profile", "--", sys.executable, "train.py"]
     srifty = subprocess.Popen(
-        program, cwd=scripts.folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        program,
+        cwd=scripts.folder,
+        env={
+            **os.environ,
+            "TMPDIR": str(scripts.folder.parent),
+        },  # killed at once, it leaves its folder behind
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     deadline = time.monotonic() + 60
     while not any("train.py" in line and "srifty" not in line for line in processes_of(scripts.folder)):

@@ -270,6 +270,48 @@ for x in loader():
     assert any("no optimizer stepped" in note for note in profile.assumptions)
 
 
+def test_gradients_that_are_asked_for_are_found_too(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+weights = [(torch.randn(512, 512) / 30).requires_grad_() for _ in range(3)]
+while True:
+    tick()
+    x = torch.ones(BATCH, 512)
+    for weight in weights:
+        x = Slow.apply(x @ weight, 0.002)
+    gradients = torch.autograd.grad(x.square().mean(), weights)
+    with torch.no_grad():
+        for weight, gradient in zip(weights, gradients):
+            weight -= 1e-6 * gradient
+""",
+        batches=(),
+        samples_per_step=8,
+    )
+    assert_holds_together(profile, trained_bytes=3 * 512 * 512 * 4)
+    assert_agrees_with_own_clock(scripts, profile)
+    assert profile.timings[0].backward_s.p10 >= 3 * 0.002
+    assert {bucket.ready_at for bucket in profile.buckets} == {1.0}
+    assert any("when gradients are ready was not seen" in note for note in profile.assumptions)
+
+
+def test_the_batch_is_found_where_no_call_of_a_whole_model_is_seen(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+model = make_model(2)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    tick()
+    optimizer.zero_grad()
+    model[1:](model[:1](torch.ones(BATCH, 512))).square().mean().backward()
+    optimizer.step()
+""",
+        batches=(),
+    )
+    assert_holds_together(profile, trained_bytes=2 * LAYER_BYTES)
+    assert_agrees_with_own_clock(scripts, profile)
+    assert profile.timings[0].forward_s.p10 >= LAYER_S
+
+
 def test_only_what_is_trained_is_exchanged_and_once(scripts: Scripts) -> None:
     profile = scripts.profile(
         """

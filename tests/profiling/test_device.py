@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from srifty.errors import InvalidInput
-from srifty.profiling.device import chip, find_device
+from srifty.profiling.chip import chip
+from srifty.profiling.device import find_device
 
 
 @pytest.mark.parametrize(

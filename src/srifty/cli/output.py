@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +55,29 @@ def checked_output(output: Path | None) -> Path | None:
     output = output.absolute()
     check_writable(output)
     return output
+
+
+@contextlib.contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """Whatever is printed meanwhile, by Python, by a library or by a child process, goes to standard error."""
+    if sys.stdout is None or sys.stderr is None:
+        yield
+        return
+    try:
+        out, err = sys.stdout.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError):  # streams of a test or a notebook have no number
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+        return
+    sys.stdout.flush()
+    kept = os.dup(out)
+    os.dup2(err, out)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, out)
+        os.close(kept)
 
 
 def _is_terminal() -> bool:

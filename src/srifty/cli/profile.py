@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from srifty.cli.arguments import count
-from srifty.cli.output import console, put
+from srifty.cli.output import checked_output, console, put, show, stdout_to_stderr
 
 if TYPE_CHECKING:
     from srifty.records import Job
@@ -40,6 +38,13 @@ def profile(
     max_seconds: Annotated[
         float | None, typer.Option(help="Bound on each run of the command (default: 300).")
     ] = None,
+    find_max_batch: Annotated[
+        bool,
+        typer.Option("--find-max-batch", help="Search the largest batch that fits, in fresh processes."),
+    ] = False,
+    max_batch: Annotated[
+        int | None, typer.Option("--max-batch", min=1, help="No batch above this [samples on one GPU].")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the profile here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The profile, as JSON, to standard output.")] = False,
 ) -> None:
@@ -54,6 +59,7 @@ def profile(
     from srifty import verbs
     from srifty.reporting.profile_table import profile_table
 
+    output = checked_output(output)  # before minutes of work are done for nothing
     job = _job(what, batch)
     samples = None if samples_per_step is None else count(samples_per_step, "--samples-per-step")
     screen = console()
@@ -65,16 +71,18 @@ def profile(
             progress.update(task, completed=done, description=text)
 
         # What the training code prints must not mix with the record on standard output.
-        with redirect_stdout(sys.stderr):
+        with stdout_to_stderr():
             found = verbs.profile(
                 job,
                 device=device,
+                find_max_batch=find_max_batch,
+                max_batch=max_batch,
                 samples_per_step=samples,
                 max_seconds=max_seconds,
                 on_progress=on_progress,
             )
-    screen.print(profile_table(found))
     put(found, output, as_json=json)
+    show(profile_table(found, width=screen.width), output, as_json=json)
 
 
 def _job(what: list[str], batch: str | None) -> Path | Job:

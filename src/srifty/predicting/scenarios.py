@@ -97,7 +97,7 @@ def scenarios(
     groups = []
     for j, on_gpu in enumerate(mix):
         forward, backward, optimizer, wait, other = on_gpu.compute.phases(batch[:, j])
-        last_backward = before * (forward + backward + wait) + forward + wait
+        last_backward = before * (forward + backward + wait + other) + forward + wait
         groups.append(
             _Group(
                 ready_s=last_backward[:, None] + ready_at[j] * backward[:, None],

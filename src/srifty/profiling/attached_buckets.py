@@ -38,7 +38,9 @@ def attached_buckets(observed: Observation, steps: SeenSteps) -> AttachedBuckets
         index not in ready_at and not observed.parameters[index].had_gradient for index in trained
     )
     sparse_count = sum(gradient.is_sparse for gradient in gradients)
-    if gradients and not ready_at:
+    if not gradients:
+        notes.append("no parameter that is trained was found: nothing is taken to be exchanged")
+    elif not ready_at:
         notes.append(
             "when gradients are ready was not seen; they are taken to be so at the end of the backward pass"
         )

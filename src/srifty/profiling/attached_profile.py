@@ -14,6 +14,7 @@ from srifty.errors import InvalidInput
 from srifty.profiling.attached_buckets import attached_buckets, outlasting_s
 from srifty.profiling.attached_phases import PHASES
 from srifty.profiling.attached_steps import SeenSteps, spread_of, usual_rows
+from srifty.profiling.chip import chip
 from srifty.profiling.observation import Observation
 from srifty.records import BatchTiming, Job, JobProfile, Spread
 from srifty.records.job_profile import ContentTiming
@@ -143,6 +144,7 @@ def _batch(
 ) -> int:
     """Samples of one micro-step on one device; adds to the notes what had to be assumed."""
     rows, varies = usual_rows(steps.steady)
+    rows = rows or observed.told["looked_rows"]
     count = steps.accumulation_count
     if samples_per_step is not None:
         share, left = divmod(samples_per_step, count)
@@ -251,6 +253,4 @@ def _gpu(told: Mapping[str, Any]) -> str:
     """The chip by the name that offers use."""
     if told["device"] == "cpu":
         return "cpu"
-    from srifty.profiling.device import chip  # imports torch, which is there where a GPU was used
-
     return chip(told["hardware"])

@@ -182,6 +182,7 @@ def _like_most(steps: Sequence[Step]) -> list[Step]:
     def besides(step: Step) -> tuple[object, ...]:
         return (
             any(cut.is_skipped for cut in step.cuts),
+            any(cut.is_looked_at for cut in step.cuts),
             sum(cut.no_grad_forwards for cut in step.cuts),
             sum(cut.loader_starts for cut in step.cuts),
             sum(cut.saves for cut in step.cuts),

@@ -26,6 +26,7 @@ class Cut:
         elements: of the largest tensor of each call, summed up
         loader_starts, saves: epochs begun, files saved
         is_skipped: a gradient scaler left the step out
+        is_looked_at: we looked at every module's input
         is_hooked: hooks were on the parameters
     """
 
@@ -43,6 +44,7 @@ class Cut:
     loader_starts: int = 0
     saves: int = 0
     is_skipped: bool = False
+    is_looked_at: bool = False
     is_hooked: bool = False
 
 

@@ -18,7 +18,7 @@ SHORTEST_STEP_S = 1e-9
 class BatchTiming(Record):
     """Phases of one step on one GPU at one batch, without any exchange.
 
-    Forward, backward and data wait are those of one micro-step, optimizer and other work those of one step.
+    The optimizer is that of one step, all else that of one micro-step.
     """
 
     batch: Count

@@ -59,6 +59,19 @@ class Models:
             if tensor.requires_grad and tensor.is_leaf and (tensor.grad is not None or _is_parameter(tensor))
         ]
 
+    def look_at_inputs(self, tell: Callable[[int], None]) -> Any:
+        """Tell the first dimension of what enters any module, until the handle returned is removed.
+
+        For models of which no outermost call is seen. It slows each module, so it is for one step.
+        """
+
+        def hook(module: Any, inputs: Any) -> None:
+            rows, _ = rows_and_elements(inputs, self._torch.Tensor)
+            if rows and not self._timeline.depth[BACKWARD] and not self._timeline.is_elsewhere():
+                tell(rows)
+
+        return self._torch.nn.modules.module.register_module_forward_pre_hook(hook)
+
     def parameters(self) -> list[Any]:
         """Parameters of the models, each once, in the order of registration."""
         once = {id(parameter): parameter for root in self.roots for parameter in root.parameters()}

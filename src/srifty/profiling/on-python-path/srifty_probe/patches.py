@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from srifty_probe.beacon import Beacon
-from srifty_probe.tensors import rows_and_elements
+from srifty_probe.tensors import rows_and_elements, tensors_in
 from srifty_probe.timeline import BACKWARD, DATA, OPTIMIZER, ZERO_GRAD
 from srifty_probe.watch import Watch
 
@@ -19,7 +19,7 @@ def install(torch: Any, settings: dict[str, Any], beacon: Beacon) -> None:
     beacon.seen["torch"] = str(torch.__version__)
     watch = Watch(torch, settings, beacon)
     _watch_backward(torch, watch)
-    _watch_optimizers(watch)
+    _watch_optimizers(torch, watch)
     _watch_scaler(torch, watch)
     _watch_loader(torch, watch)
     _watch_autocast(torch, watch)
@@ -35,12 +35,19 @@ def _wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[.
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
+def _kept_from_compilers(torch: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What keeps torch.compile from tracing a function of ours into the program; imports no compiler."""
+    keep = getattr(torch, "_disable_dynamo", None)
+    return keep if callable(keep) else lambda function: function
+
+
 def _watch_backward(torch: Any, watch: Watch) -> None:
     timeline = watch.timeline
+    is_compiling = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
 
     def make(original: Callable[..., Any], is_backward: bool) -> Callable[..., Any]:
         def backward(*given: Any, **named: Any) -> Any:
-            if timeline.is_elsewhere():
+            if is_compiling() or timeline.is_elsewhere():
                 return original(*given, **named)
             timeline.claim()
             timeline.enter(BACKWARD)
@@ -51,6 +58,9 @@ def _watch_backward(torch: Any, watch: Watch) -> None:
             finally:
                 timeline.leave(BACKWARD)
             if is_outermost:
+                if not is_backward:
+                    asked = named.get("inputs", given[1] if len(given) > 1 else ())
+                    watch.asked_for_gradients(list(tensors_in(asked, torch.Tensor)))
                 watch.backward_ended(begin, is_backward)
             return result
 
@@ -61,15 +71,18 @@ def _watch_backward(torch: Any, watch: Watch) -> None:
     _wrap(torch.autograd, "grad", lambda original: make(original, False))
 
 
-def _watch_optimizers(watch: Watch) -> None:
+def _watch_optimizers(torch: Any, watch: Watch) -> None:
     from torch.optim import optimizer as optim
 
     timeline = watch.timeline
+    kept_from_compilers = _kept_from_compilers(torch)
 
+    @kept_from_compilers
     def before(optimizer: Any, given: Any, named: Any) -> None:
         if not timeline.is_elsewhere():
             watch.step_begins()
 
+    @kept_from_compilers
     def after(optimizer: Any, given: Any, named: Any) -> None:
         if not timeline.is_elsewhere():
             watch.step_ended(optimizer)
@@ -78,6 +91,7 @@ def _watch_optimizers(watch: Watch) -> None:
     optim.register_optimizer_step_post_hook(after)
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @kept_from_compilers
         def zero_grad(*given: Any, **named: Any) -> Any:
             if timeline.is_elsewhere():
                 return original(*given, **named)

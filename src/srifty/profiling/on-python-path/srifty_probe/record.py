@@ -29,6 +29,7 @@ class Recorder:
         self._torch, self._timeline, self._beacon = torch, timeline, beacon
         self._gradients, self._models = gradients, models
         self.optimizers: list[Any] = []
+        self.looked_rows: list[int] = []
         self.device = "cpu"
 
     def write(self, reason: str, autocast: dict[str, int], is_without_optimizer: bool) -> None:
@@ -42,6 +43,7 @@ class Recorder:
             "cuts": [_told_cut(cut) for cut in self._timeline.cuts],
             "parameters": self._told_parameters(),
             "autocast": autocast,
+            "looked_rows": self.looked_rows[0] if self.looked_rows else None,
             "roots": [type(root).__name__ for root in self._models.roots],
             "distributed": _guarded(self._told_distributed),
             "needs_two_samples": self._needs_two_samples(),
@@ -179,6 +181,7 @@ def _told_cut(cut: Cut) -> dict[str, Any]:
         "loader_starts": cut.loader_starts,
         "saves": cut.saves,
         "is_skipped": cut.is_skipped,
+        "is_looked_at": cut.is_looked_at,
         "is_hooked": cut.is_hooked,
     }
 

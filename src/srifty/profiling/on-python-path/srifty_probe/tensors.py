@@ -16,7 +16,7 @@ def tensors_in(value: Any, kind: type, deepest: int = _DEEPEST) -> Iterator[Any]
         if isinstance(value, Mapping):
             value = list(value.values())
         if isinstance(value, (list, tuple)):
-            for inner in value[:64]:
+            for inner in value:
                 yield from tensors_in(inner, kind, deepest - 1)
 
 

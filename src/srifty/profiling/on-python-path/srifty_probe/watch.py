@@ -21,6 +21,7 @@ from srifty_probe.timeline import BACKWARD, OPTIMIZER, Cut, Timeline
 
 BACKWARDS_WITHOUT_OPTIMIZER = 20
 """After so many backward passes without an optimizer the end of one is taken for the end of a step."""
+STEPS_BEFORE_LOOK = 4
 MOST_LOOKS = 2
 """How often a program without optimizers is searched for its models."""
 
@@ -51,6 +52,8 @@ class Watch:
         self._backwards_alone = 0
         self._cut_count = self._look_count = 0
         self._cut_at = time.perf_counter()
+        self._input_look: Any = None
+        self._asked: dict[int, Any] = {}
 
     # What the patches tell.
 
@@ -68,6 +71,11 @@ class Watch:
         if self.timeline.cut is not None:
             self.timeline.cut.loaded_rows.append(rows)
             self.timeline.cut.loaded_elements += elements
+
+    def asked_for_gradients(self, of: list[Any]) -> None:
+        """torch.autograd.grad is asked for gradients; a program without optimizers trains these."""
+        if not self._optimizers.all and self._look_count < MOST_LOOKS:
+            self._asked.update((id(one), one) for one in of if one.requires_grad and one.is_leaf)
 
     def backward_ended(self, begin: Any, is_backward: bool) -> None:
         """An outermost backward pass (or torch.autograd.grad) has ended."""
@@ -178,6 +186,7 @@ class Watch:
         if len(self._pace.step_s) <= FEWEST_TO_TELL:
             self._beacon.write()
         self._beacon.write_now_and_then()
+        self._look_for_the_batch(cut)
         if self._pace.wants_hooks != self._gradients.is_hooked:
             self._gradients.unhook()
             if self._pace.wants_hooks:
@@ -190,12 +199,27 @@ class Watch:
         if known == len(optimizers.all) and (known or self._look_count >= MOST_LOOKS):
             return
         self._look_count += 1
-        trained = optimizers.parameters(known) if optimizers.all else self._models.leaves_with_gradient()
+        if optimizers.all:
+            trained = optimizers.parameters(known)
+        else:
+            trained = [*self._models.leaves_with_gradient(), *self._asked.values()]
         self._recorder.optimizers = list(optimizers.all)
         self._models.find(trained)
         self._gradients.add(self._models.parameters())
         self._gradients.add([parameter for parameter in trained if parameter.requires_grad])
         self._use_the_device()
+
+    def _look_for_the_batch(self, cut: Cut) -> None:
+        """Look at the inputs of every module for one step, where nothing else has told of the batch."""
+        if self._input_look is not None:
+            self._input_look.remove()
+            cut.is_looked_at, self._input_look = True, None
+        elif (
+            len(self._pace.step_s) == STEPS_BEFORE_LOOK
+            and not (cut.rows or cut.loaded_rows)
+            and not _has_compiled()  # a compiled module would be compiled anew
+        ):
+            self._input_look = self._models.look_at_inputs(self._recorder.looked_rows.append)
 
     def _use_the_device(self) -> None:
         kinds = {parameter.device.type for parameter in self._gradients.parameters} - {"cpu", "meta"}
@@ -226,6 +250,11 @@ class Watch:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # closed, replaced, broken: not ours
                 stream.flush()
+
+
+def _has_compiled() -> bool:
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("stats"))
 
 
 def _is_alive(process: int) -> bool:
