@@ -6,8 +6,24 @@ import math
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import StrEnum
 
 from srifty.errors import InvalidInput
+from srifty.records.offer import Market
+
+
+class MarketChoice(StrEnum):
+    """How machines may be paid for."""
+
+    ON_DEMAND = Market.ON_DEMAND.value
+    SPOT = Market.SPOT.value
+    ANY = "any"
+
+    @property
+    def markets(self) -> tuple[Market, ...]:
+        """The markets that it stands for."""
+        return tuple(Market) if self is MarketChoice.ANY else (Market(self.value),)
+
 
 SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 MULTIPLES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}

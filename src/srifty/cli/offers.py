@@ -9,15 +9,8 @@ from typing import Annotated
 
 import typer
 
+from srifty.cli.arguments import MarketChoice
 from srifty.records.offer import Catalog, Offer
-
-
-class MarketChoice(StrEnum):
-    """How machines may be paid for."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    ANY = "any"
 
 
 class SortBy(StrEnum):
@@ -53,7 +46,7 @@ def offers(
         regions=tuple(region or ()),
         instance_types=tuple(instance_type or ()),
         gpus=tuple(gpu or ()),
-        markets=() if market is MarketChoice.ANY else (market.value,),
+        markets=market.markets,
         max_usd_per_hour=max_price,
     )
     ordered = sorted(found.offers, key=_price_then_name if sort is SortBy.PRICE else _gpu_price_then_name)

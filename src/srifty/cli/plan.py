@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from srifty.cli.arguments import count, deadline_s, usd
+from srifty.cli.arguments import MarketChoice, count, deadline_s, usd
 from srifty.cli.output import checked_output, console, put, show
-
-
-class GoalChoice(StrEnum):
-    """What is made small."""
-
-    CHEAPEST = "cheapest"
-    FASTEST = "fastest"
-
-
-class MarketChoice(StrEnum):
-    """How machines may be paid for."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
-    ANY = "any"
+from srifty.records.plan import Goal
 
 
 def plan(
@@ -39,7 +24,7 @@ def plan(
     batch: Annotated[str | None, typer.Option(help="Global batch: samples in a step over all GPUs.")] = None,
     within: Annotated[str | None, typer.Option(help="Deadline: 12h, 90min, 2d, or an instant (ISO).")] = None,
     budget: Annotated[str | None, typer.Option(help="The job may cost at most this [USD].")] = None,
-    goal: Annotated[GoalChoice, typer.Option(help="What to make small.")] = GoalChoice.CHEAPEST,
+    goal: Annotated[Goal, typer.Option(help="What to make small.")] = Goal.CHEAPEST,
     market: Annotated[MarketChoice, typer.Option(help="How machines are paid for.")] = MarketChoice.ON_DEMAND,
     confidence: Annotated[
         float, typer.Option(help="Chance with which limits must hold, 0.5 to below 1.")
@@ -65,7 +50,6 @@ def plan(
     from srifty.errors import InvalidInput, NoFeasiblePlan
     from srifty.reporting.plan_table import plan_table
 
-    markets = ("on-demand", "spot") if market is MarketChoice.ANY else (market.value,)
     if samples is None and epochs > 1:
         raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
     sample_count = None if samples is None else count(samples, "--samples") * epochs
@@ -77,8 +61,8 @@ def plan(
             batch=None if batch is None else count(batch, "--batch"),
             deadline_s=None if within is None else deadline_s(within),
             budget_usd=None if budget is None else usd(budget),
-            goal=goal.value,
-            markets=markets,
+            goal=goal,
+            markets=market.markets,
             confidence=confidence,
             max_nodes=max_nodes,
             max_gpus=max_gpus,

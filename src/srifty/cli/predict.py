@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,13 +9,7 @@ import typer
 
 from srifty.cli.arguments import count
 from srifty.cli.output import checked_output, put, show
-
-
-class MarketChoice(StrEnum):
-    """How the machines are paid for."""
-
-    ON_DEMAND = "on-demand"
-    SPOT = "spot"
+from srifty.records.offer import Market
 
 
 def predict(
@@ -36,7 +29,7 @@ def predict(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Times that the samples are gone through.")] = 1,
     region: Annotated[str | None, typer.Option(help="Where; else where each type is cheapest.")] = None,
-    market: Annotated[MarketChoice, typer.Option(help="How they are paid for.")] = MarketChoice.ON_DEMAND,
+    market: Annotated[Market, typer.Option(help="How they are paid for.")] = Market.ON_DEMAND,
     estimate_unmeasured: Annotated[
         bool, typer.Option("--estimate-unmeasured", help="GPUs without a profile too, by published peaks.")
     ] = False,
@@ -64,7 +57,7 @@ def predict(
         accumulation=accumulate,
         samples=None if samples is None else count(samples, "--samples") * epochs,
         region=region,
-        market=market.value,
+        market=market,
         estimate_unmeasured=estimate_unmeasured,
         catalog=catalog,
     )
