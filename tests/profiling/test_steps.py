@@ -70,9 +70,10 @@ def test_cold_steps_are_taken_until_they_no_longer_become_faster(
         time.sleep(0.04 if len(taken) <= 3 else 0.01)
         return model(data).mean()
 
-    settled = warm_up(workload_of(nn.Linear(8, 8), loss=loss), torch.randn(4, 8), CPU, seconds=60)
+    warmed = warm_up(workload_of(nn.Linear(8, 8), loss=loss), torch.randn(4, 8), CPU, seconds=60)
     assert 6 < len(taken) <= MOST_COLD_STEPS
-    assert settled.step_s < 0.04
+    assert warmed.last.step_s < 0.04
+    assert 0.05 < warmed.cold_s < 0.2  # three steps of 40 ms among those of 10
 
 
 def test_warming_up_ends_when_its_time_is_over(workload_of: Callable[..., Workload]) -> None:

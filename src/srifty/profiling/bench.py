@@ -28,6 +28,8 @@ class Visit:
     steps: tuple[StepTime, ...]
     peak_memory_bytes: int | None
     last_loss: float
+    cold_s: float = 0.0
+    """What the cold steps before took beyond as many warm ones."""
 
 
 @dataclass
@@ -66,16 +68,18 @@ class Bench:
         """
 
         def measure(data: Any) -> Visit:
-            settled = warm_up(self.workload, data, self.clock, seconds=warm_up_s)
-            count = int(min(max(seconds / max(settled.step_s, 1e-6), FEWEST_STEPS), MOST_STEPS))
+            cold = warm_up(self.workload, data, self.clock, seconds=warm_up_s)
+            count = int(min(max(seconds / max(cold.last.step_s, 1e-6), FEWEST_STEPS), MOST_STEPS))
             block = time_steps(self.workload, data, self.clock, count)
-            return Visit(block.steps, peak_bytes(self.device), block.last_loss)
+            return Visit(block.steps, peak_bytes(self.device), block.last_loss, cold.cold_s)
 
         return self.if_it_fits(batch, measure)
 
     def try_step_s(self, batch: int) -> float | None:
         """Length of the second step at this batch [s], a first look; None where it does not fit."""
-        return self.if_it_fits(batch, lambda data: warm_up(self.workload, data, self.clock, seconds=0).step_s)
+        return self.if_it_fits(
+            batch, lambda data: warm_up(self.workload, data, self.clock, seconds=0).last.step_s
+        )
 
     def if_it_fits(self, batch: int, measure: Callable[[Any], Measured]) -> Measured | None:
         """What `measure` gives for a batch on the device, from the first state on; None: out of memory."""

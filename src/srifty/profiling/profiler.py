@@ -19,7 +19,7 @@ from srifty.profiling.device import Device, find_device
 from srifty.profiling.gradient_buckets import MeasuredBuckets, measure_buckets
 from srifty.profiling.hook_buckets import buckets_by_hooks
 from srifty.profiling.memory import OutOfMemory
-from srifty.profiling.sizes import checkpoint_bytes, tensor_bytes
+from srifty.profiling.sizes import checkpoint_bytes, checkpoint_save_s, precision, tensor_bytes
 from srifty.profiling.user_code import importing_from
 from srifty.profiling.workload import Workload, element_count, load_workload
 from srifty.records import BatchTiming, Job, JobProfile, Spread
@@ -128,6 +128,10 @@ class _Profiling:
         batches = self._batches(bench, smallest)
         visits = self._measure(bench, batches)
         saved_bytes = checkpoint_bytes(self.workload)
+        save_s = checkpoint_save_s(self.workload, saved_bytes)
+        cold_s = max(visit.cold_s for seen in visits.values() for visit in seen)
+        bench.restore()
+        computed_in = precision(self.workload, self.workload.data(min(visits), self.device.place))
         self.tell(PASSES / (PASSES + 1), "watching gradient buckets")
         buckets = self._watch_buckets(bench, visits)
         bench.restore()
@@ -153,6 +157,9 @@ class _Profiling:
             trainable_bytes=tensor_bytes(self.workload.trained_parameters),
             total_bytes=tensor_bytes(self.workload.model.parameters()),
             checkpoint_bytes=saved_bytes,
+            checkpoint_save_s=save_s,
+            precision=computed_in,
+            compile_s=cold_s,
             assumptions=tuple(self.notes),
             versions=_versions(self.device),
             hardware=self.device.hardware,

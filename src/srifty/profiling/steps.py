@@ -69,8 +69,16 @@ def time_steps(workload: Workload, data: Any, clock: Clock, count: int) -> Block
     return Block(tuple(StepTime(*phase_s[i : i + 3]) for i in range(0, len(phase_s), 3)), last_loss)
 
 
-def warm_up(workload: Workload, data: Any, clock: Clock, *, seconds: float) -> StepTime:
-    """Take steps until their times have settled, and return the last one's.
+@dataclass(frozen=True)
+class WarmUp:
+    """The last of the cold steps, and what all of them took beyond as many like it [s]: compilation, caches."""
+
+    last: StepTime
+    cold_s: float
+
+
+def warm_up(workload: Workload, data: Any, clock: Clock, *, seconds: float) -> WarmUp:
+    """Take steps until their times have settled.
 
     Args:
         workload: what to step
@@ -87,10 +95,10 @@ def warm_up(workload: Workload, data: Any, clock: Clock, *, seconds: float) -> S
         taken.extend(time_steps(workload, data, clock, 1).steps)
         if len(taken) < FEWEST_COLD_STEPS:
             continue
-        if len(taken) >= MOST_COLD_STEPS or time.perf_counter() - begin >= seconds:
-            return taken[-1]
-        if has_settled([step.step_s for step in taken]):
-            return taken[-1]
+        is_over = len(taken) >= MOST_COLD_STEPS or time.perf_counter() - begin >= seconds
+        if is_over or has_settled([step.step_s for step in taken]):
+            last = taken[-1]
+            return WarmUp(last, max(0.0, sum(step.step_s - last.step_s for step in taken)))
 
 
 def has_settled(step_s: Sequence[float]) -> bool:
