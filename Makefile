@@ -45,6 +45,7 @@ format: $(VENV)/.tests
 bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.speed
+	$(BIN)/python -m benchmarks.speed.overhead
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Srifty needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Give another: make PYTHON=python3.12")'

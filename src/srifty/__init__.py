@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         SriftyError,
         WorkloadFailed,
     )
+    from srifty.profiling.inside import profile_steps as profile_steps
+    from srifty.profiling.lightning_callback import LightningCallback as LightningCallback
+    from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
     from srifty.verbs import offers, plan, predict, profile, sample_profiles
@@ -80,6 +83,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    # Not in __all__, since they need PyTorch or another guest, which `from srifty import *` must not ask for.
+    "srifty.profiling.inside": ("profile_steps",),
+    "srifty.profiling.lightning_callback": ("LightningCallback",),
+    "srifty.profiling.transformers_callback": ("TransformersCallback",),
     "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles"),
     "srifty.records.files": ("read", "write"),
     "srifty.errors": (
@@ -97,7 +104,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 def __getattr__(name: str) -> object:
     """Import what is asked for, when it is asked for."""
-    if name not in __all__:
+    if name not in __all__ and name not in _HOME_OF:
         raise AttributeError(f"module 'srifty' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME_OF.get(name, "srifty.records")), name)
     globals()[name] = value
@@ -105,4 +112,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return sorted({*__all__, *_HOME_OF, "__version__"})

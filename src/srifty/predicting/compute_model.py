@@ -78,8 +78,8 @@ class ComputeModel:
             forward_s=forward,
             backward_s=backward,
             optimizer_s=np.array([timing.optimizer_s.p50 for timing in timings]),
-            data_wait_s=_medians(timing.data_wait_s for timing in timings),
-            other_s=_medians(timing.other_s for timing in timings),
+            data_wait_s=_means(timing.data_wait_s for timing in timings),
+            other_s=_means(timing.other_s for timing in timings),
             curve=curve,
             noise=noise,
             reading_log_sd=float(np.log1p(noise) / readings**0.25),
@@ -251,8 +251,9 @@ def _least_squares(column: Floats, values: Floats) -> tuple[float, float]:
     return float(constant), float(slope)
 
 
-def _medians(spreads: Iterable[Spread | None]) -> Floats:
-    return np.array([0.0 if spread is None else spread.p50 for spread in spreads])
+def _means(spreads: Iterable[Spread | None]) -> Floats:
+    """Of what comes in bursts the mean counts: with four workers every fourth step waits for all of them."""
+    return np.array([0.0 if spread is None else spread.mean for spread in spreads])
 
 
 def _typical(spread: Spread) -> float:

@@ -21,6 +21,7 @@ from srifty.records.job_profile import ContentTiming
 
 _UNSTABLE = 0.5
 _OWN_SHARE = 0.02
+_NOTABLY = 0.05
 _MOST_CONTENT_TIMINGS = 200
 
 
@@ -64,6 +65,7 @@ def measured_run(
         why = "the script ended" if observed.reason == "ended" else "time was up"
         notes.append(f"{why} after {len(steps.all)} steps; {len(steps.timed)} of them were timed")
     notes += _unstable(steps)
+    notes += _left_out(steps)
     marks = median([sum(len(cut.marks) for cut in step.cuts) for step in steps.timed])
     own = marks * observed.told["mark_s"] / median([step.step_s for step in steps.timed])
     if own > _OWN_SHARE:
@@ -145,6 +147,8 @@ def _batch(
     """Samples of one micro-step on one device; adds to the notes what had to be assumed."""
     rows, varies = usual_rows(steps.steady)
     rows = rows or observed.told["looked_rows"]
+    if steps.loaded_batch is not None:
+        rows, varies = steps.loaded_batch, False
     count = steps.accumulation_count
     if samples_per_step is not None:
         share, left = divmod(samples_per_step, count)
@@ -162,6 +166,11 @@ def _batch(
             )
         if varies:
             notes.append(f"the batch varies; {rows} is the mean [samples]")
+        elif steps.loaded_batch is None:
+            notes.append(
+                f"the batch, {rows}, is the first dimension of the first tensor that enters the model; give "
+                f"--samples-per-step where that is not the number of samples"
+            )
         return rows
     if rows is None or rows == batch:
         return batch
@@ -175,6 +184,21 @@ def _batch(
             return rows
     notes.append(f"the first tensor that enters the model has {rows} rows, and not {batch}")
     return batch
+
+
+def _left_out(steps: SeenSteps) -> list[str]:
+    """A note where steps that do more (evaluation, saving, a new epoch) make the mean step notably longer."""
+    warm = [step.step_s for step in steps.all[steps.cold_count :] if step.is_plain]
+    usual = [step.step_s for step in steps.timed]
+    if not warm or not usual:
+        return []
+    more = sum(warm) / len(warm) / (sum(usual) / len(usual)) - 1
+    if more < _NOTABLY:
+        return []
+    return [
+        f"steps in which the script also evaluates, saves, or begins an epoch are left out; with them the mean "
+        f"step is {100 * more:.0f} % longer"
+    ]
 
 
 def _unstable(steps: SeenSteps) -> list[str]:

@@ -61,6 +61,11 @@ class Step:
         return tuple(chain.from_iterable(cut.rows for cut in self.cuts))
 
     @property
+    def loads(self) -> tuple[tuple[int, int], ...]:
+        """Number of the data set, and batch, of each batch that a loader gave."""
+        return tuple(chain.from_iterable(cut.loads for cut in self.cuts))
+
+    @property
     def elements(self) -> int:
         """Elements of the largest tensor that entered the model, over all micro-steps."""
         return sum(cut.elements for cut in self.cuts)
@@ -75,6 +80,7 @@ class SeenSteps:
         steady: those from the steady state on that are like most
         cold_count: how many came before the steady state
         accumulation_count: micro-steps to one step
+        loaded_batch: what one loader gave for each micro-step [samples]; None: no loader, or several
         closure_count: backward passes inside one step of the optimizer; 0 where it does not drive the model
     """
 
@@ -83,6 +89,7 @@ class SeenSteps:
     cold_count: int
     accumulation_count: int
     closure_count: int
+    loaded_batch: int | None = None
 
     @property
     def timed(self) -> tuple[Step, ...]:
@@ -113,21 +120,61 @@ def see_steps(observed: Observation) -> SeenSteps:
     warm = steps[cold_count:]
     like_most = _like_most(warm)
     in_closure = max((cut.closure_backwards for step in like_most for cut in step.cuts), default=0)
-    counts = Counter(step.backward_count for step in like_most)
-    accumulation_count = 1
-    if counts and observed.optimizer_count == 1 and in_closure <= 1:
-        most = counts.most_common(1)[0][0]
-        forward_counts = [step.forward_count for step in like_most if step.backward_count == most]
-        if most > 1 and (max(forward_counts) == 0 or min(forward_counts) >= most):
-            accumulation_count = most
-            like_most = [step for step in like_most if step.backward_count == most]
+    loaded = _loaded(like_most)
+    if loaded is not None and in_closure <= 1:
+        accumulation_count, loaded_batch = loaded
+    else:
+        accumulation_count, loaded_batch = 1, None
+        if observed.optimizer_count == 1 and in_closure <= 1:
+            accumulation_count, like_most = _by_backward_passes(like_most)
     return SeenSteps(
         all=tuple(steps),
         steady=tuple(like_most),
         cold_count=cold_count,
         accumulation_count=accumulation_count,
         closure_count=in_closure if in_closure > 1 else 0,
+        loaded_batch=loaded_batch,
     )
+
+
+def _loaded(steps: Sequence[Step]) -> tuple[int, int] | None:
+    """Micro-steps to a step and the batch of each, from what one loader gives; None where that does not tell.
+
+    What a loader hands out is what is trained on, however often a batch goes through a model (adversarial training,
+    two heads) and whatever dimension comes first there. Where the program cuts a loaded batch into parts and trains
+    on each, those are the micro-steps. Where optimizers take turns within a step, batches belong to some of them.
+    """
+    if not steps or any(len(step.cuts) > 1 for step in steps):
+        return None
+    if len({source for step in steps for source, _ in step.loads}) != 1:
+        return None
+    counts = Counter(len(step.loads) for step in steps)
+    most, count = counts.most_common(1)[0]
+    batches = Counter(batch for step in steps for _, batch in step.loads)
+    batch = batches.most_common(1)[0][0]
+    if most == 0 or count < _MOSTLY * len(steps) or batch == 0 or batches[batch] < _MOSTLY * batches.total():
+        return None
+    parts = Counter(step.backward_count for step in steps if sum(step.rows) == most * batch)
+    if parts and parts.most_common(1)[0][1] >= _MOSTLY * len(steps):
+        cut_into = parts.most_common(1)[0][0]
+        if cut_into > most and most * batch % cut_into == 0:
+            return cut_into, most * batch // cut_into
+    return most, batch
+
+
+def _by_backward_passes(steps: list[Step]) -> tuple[int, list[Step]]:
+    """Micro-steps to a step where one optimizer steps after several backward passes, and the steps that have them."""
+    counts = Counter(step.backward_count for step in steps)
+    if not counts:
+        return 1, steps
+    most, count = counts.most_common(1)[0]
+    usual = [step for step in steps if step.backward_count == most]
+    if count < _MOSTLY * len(steps):  # it varies: none is usual
+        most, usual = max(1, round(sum(counts.elements()) / len(steps))), steps
+    forward_counts = [step.forward_count for step in usual]
+    if most > 1 and (max(forward_counts) == 0 or min(forward_counts) >= min(most, min(counts))):
+        return most, usual
+    return 1, steps
 
 
 def whole_steps(cuts: Sequence[Cut]) -> list[tuple[Cut, ...]]:
@@ -189,7 +236,13 @@ def _like_most(steps: Sequence[Step]) -> list[Step]:
         )
 
     counts = Counter(besides(step) for step in steps)
-    alike = [step for step in steps if besides(step) == counts.most_common(1)[0][0]]
+    if not counts:
+        return []
+    most, count = counts.most_common(1)[0]
+    if count >= _MOSTLY * len(steps):
+        alike = [step for step in steps if besides(step) == most]
+    else:  # what happens besides differs from step to step, so none is odd
+        alike = [step for step in steps if not any(cut.is_skipped or cut.is_looked_at for cut in step.cuts)]
     ((rows, count),) = Counter(step.rows for step in alike).most_common(1) or [((), 0)]
     # Where most batches have one size, another is the rest at the end of an epoch; else sizes just vary.
     return [step for step in alike if step.rows == rows] if count >= _MOSTLY * len(alike) else alike

@@ -78,7 +78,7 @@ def _nothing_measured(result: RunResult, command: Sequence[str], max_seconds: fl
     steps = max(process.steps for process in result.processes)
     if steps or result.observed is not None:
         return NotMeasured(
-            f"only {steps} steps of {told} were seen before {end}, and 3 are the least: "
+            f"only {steps} steps of {told} were seen before {end}; it takes at least 3 of one kind after the first: "
             + (
                 "give a longer --max-seconds"
                 if result.ended.is_out_of_time

@@ -23,6 +23,7 @@ class Cut:
         forwards, no_grad_forwards: outermost calls of a model, with and without gradients
         synced_forwards: those of a DDP model outside `no_sync`
         rows: first dimension of the first tensor of each call, or of each batch loaded
+        loads: number of the data set, and batch, of each batch that a loader gave
         elements: of the largest tensor of each call, summed up
         loader_starts, saves: epochs begun, files saved
         is_skipped: a gradient scaler left the step out
@@ -40,6 +41,7 @@ class Cut:
     no_grad_forwards: int = 0
     synced_forwards: int = 0
     rows: tuple[int, ...] = ()
+    loads: tuple[tuple[int, int], ...] = ()
     elements: int = 0
     loader_starts: int = 0
     saves: int = 0
@@ -130,8 +132,8 @@ def _observation(told: dict[str, Any]) -> Observation:
 
 
 def _cut(told: dict[str, Any]) -> Cut:
-    for name in ("marks", "backwards", "fired"):
-        told[name] = tuple((first, second) for first, second in told[name])
+    for name in ("marks", "backwards", "fired", "loads"):
+        told[name] = tuple((first, second) for first, second in told.get(name, ()))
     for name in ("optimizers", "rows"):
         told[name] = tuple(told[name])
     return Cut(**told)

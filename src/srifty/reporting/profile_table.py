@@ -24,7 +24,7 @@ def profile_table(profile: JobProfile, *, width: int = 80) -> RenderableType:
     where = f"{profile.gpu} ({profile.hardware})" if profile.hardware else profile.gpu
     has_other = any(timing.data_wait_s or timing.other_s for timing in profile.timings)
     headings = ["batch", "forward", "backward", "optimizer"]
-    headings += ["data", "other"] if has_other else []
+    headings += ["data\n(mean)", "other\n(mean)"] if has_other else []
     headings += ["p10-p90 of\nforward", "p10-p90 of\nbackward"] if width >= WIDE and not has_other else []
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for heading in [*headings, "samples/s"]:
@@ -66,5 +66,6 @@ def _what_else(profile: JobProfile) -> list[str]:
 
 
 def _step_s(timing: BatchTiming) -> float:
-    spreads = (timing.forward_s, timing.backward_s, timing.optimizer_s, timing.data_wait_s, timing.other_s)
-    return sum(spread.p50 for spread in spreads if spread is not None)
+    """What a micro-step takes in the long run: of what comes in bursts, such as a wait, the mean counts."""
+    steady = timing.forward_s.p50 + timing.backward_s.p50 + timing.optimizer_s.p50
+    return steady + sum(spread.mean for spread in (timing.data_wait_s, timing.other_s) if spread is not None)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import time
 from statistics import median
 from typing import Any
 
 COLD_STEPS = 2
 BLOCK = 3
-"""Steps with hooks on the parameters, then as many without, and so on."""
+"""Steps with hooks on the parameters, then without, and so on: so many on average. The lengths vary, or they would
+fall in with whatever comes every second, third or sixth step, such as the wait for a loader of several workers."""
 FEWEST_STEPS = COLD_STEPS + 8 * BLOCK
 FEWEST_SLOW_STEPS = COLD_STEPS + 4 * BLOCK
 SLOW_S = 30.0
@@ -23,6 +25,10 @@ class Pace:
     def __init__(self, settings: dict[str, Any]) -> None:
         self._until, self._steady_s = float(settings["until"]), float(settings["steady_s"])
         self.step_s: list[float] = []
+        # The program's own random numbers are not touched, and nothing here is secret.
+        self._lengths = random.Random(1)  # noqa: S311
+        self._block_ends = COLD_STEPS
+        self._is_hooked = False
         self._begun_at = time.perf_counter()
 
     def step(self, step_s: float) -> None:
@@ -30,12 +36,14 @@ class Pace:
         self.step_s.append(step_s)
         if len(self.step_s) == COLD_STEPS:
             self._begun_at = time.perf_counter()
+        if len(self.step_s) == self._block_ends:
+            self._is_hooked = not self._is_hooked
+            self._block_ends += self._lengths.randint(BLOCK - 1, BLOCK + 1)
 
     @property
     def wants_hooks(self) -> bool:
         """Whether the next step is one in which to see when gradients are ready."""
-        count = len(self.step_s)
-        return count >= COLD_STEPS and (count - COLD_STEPS) // BLOCK % 2 == 0
+        return self._is_hooked
 
     def verdict(self) -> str | None:
         """Why to stop now: "enough" was seen, or it is "late" for another step; None: go on."""

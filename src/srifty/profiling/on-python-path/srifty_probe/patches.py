@@ -157,13 +157,22 @@ def _watch_loader(torch: Any, watch: Watch) -> None:
             finally:
                 timeline.leave(DATA)
             if timeline.depth[DATA] == 0:
-                watch.loaded(*rows_and_elements(batch, tensor))
+                watch.loaded(
+                    *rows_and_elements(batch, tensor), id(getattr(self, "_dataset", self)), _set_to(self)
+                )
             return batch
 
         return load
 
     _wrap(dataloader.DataLoader, "__iter__", make_iter)
     _wrap(dataloader._BaseDataLoaderIter, "__next__", make_next)
+
+
+def _set_to(iterator: Any) -> int:
+    """The batch that a loader is set to, where it puts samples together itself; 0: not known."""
+    if not getattr(iterator, "_auto_collation", False):
+        return 0
+    return int(getattr(getattr(iterator, "_index_sampler", None), "batch_size", None) or 0)
 
 
 def _watch_autocast(torch: Any, watch: Watch) -> None:

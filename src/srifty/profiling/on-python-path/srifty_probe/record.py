@@ -177,6 +177,7 @@ def _told_cut(cut: Cut) -> dict[str, Any]:
         "no_grad_forwards": cut.no_grad_forwards,
         "synced_forwards": cut.synced_forwards,
         "rows": cut.rows or cut.loaded_rows,
+        "loads": cut.loads,
         "elements": cut.elements or cut.loaded_elements,
         "loader_starts": cut.loader_starts,
         "saves": cut.saves,

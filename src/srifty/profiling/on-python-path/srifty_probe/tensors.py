@@ -23,10 +23,13 @@ def tensors_in(value: Any, kind: type, deepest: int = _DEEPEST) -> Iterator[Any]
 def rows_and_elements(value: Any, kind: type) -> tuple[int, int]:
     """First dimension of the first tensor that has one, and size of the largest; 0 where there is none."""
     rows = elements = 0
-    for tensor in tensors_in(value, kind):
-        if tensor.dim() > 0:
-            rows = rows or int(tensor.shape[0])
-            elements = max(elements, int(tensor.numel()))
+    try:
+        for tensor in tensors_in(value, kind):
+            if tensor.dim() > 0:
+                rows = rows or int(tensor.shape[0])
+                elements = max(elements, int(tensor.numel()))
+    except Exception:  # data that cannot be looked at are the program's affair
+        return 0, 0
     return rows, elements
 
 

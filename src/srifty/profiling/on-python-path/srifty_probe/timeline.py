@@ -30,6 +30,7 @@ class Cut:
         self.synced_forwards = 0
         self.rows: list[int] = []
         self.loaded_rows: list[int] = []
+        self.loads: list[tuple[int, int]] = []
         self.elements = 0
         self.loaded_elements = 0
         self.loader_starts = 0

@@ -54,6 +54,7 @@ class Watch:
         self._cut_at = time.perf_counter()
         self._input_look: Any = None
         self._asked: dict[int, Any] = {}
+        self._sources: dict[int, int] = {}
 
     # What the patches tell.
 
@@ -63,13 +64,16 @@ class Watch:
             return self.timeline.begin()
         return self.timeline.cut
 
-    def loaded(self, rows: int, elements: int) -> None:
-        """The loader has given a batch."""
+    def loaded(self, rows: int, elements: int, source: int, batch: int) -> None:
+        """A loader has given a batch: of so many rows at first sight, and of the size that it is set to."""
         self._beacon.seen["batches_loaded"] += 1
         if not self._beacon.seen["steps"]:
             self._beacon.write_now_and_then()
         if self.timeline.cut is not None:
             self.timeline.cut.loaded_rows.append(rows)
+            self.timeline.cut.loads.append(
+                (self._sources.setdefault(source, len(self._sources)), batch or rows)
+            )
             self.timeline.cut.loaded_elements += elements
 
     def asked_for_gradients(self, of: list[Any]) -> None:
