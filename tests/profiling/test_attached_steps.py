@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from srifty.profiling import attached_steps
 from srifty.profiling.attached_buckets import fill, with_copies
 from srifty.profiling.attached_phases import PHASES, phase_times
 from srifty.profiling.attached_steps import first_steady, see_steps, spread_of, whole_steps
@@ -166,3 +169,61 @@ def test_buckets_of_given_sizes_are_ready_with_their_last_gradient() -> None:
         (10, 1.0),
     ]
     assert median(bucket.ready_at for bucket in buckets) == 0.6
+
+
+@pytest.mark.parametrize(
+    ("loads", "rows", "backward_count", "optimizers", "micro_steps", "batch"),
+    [
+        ([16], [16], 1, 1, 1, 16),  # the usual
+        ([16] * 4, [16] * 4, 4, 1, 4, 16),  # accumulation
+        ([16], [16, 16], 2, 1, 1, 16),  # adversarial training: the same batch twice through the model
+        ([32], [64], 1, 1, 1, 32),  # two views of each sample, put together
+        ([8], [8, 160], 1, 1, 1, 8),  # a second module sees every token as a row
+        ([16] * 4, [16] * 4, 4, 2, 4, 16),  # two optimizers that step together
+        ([64], [16] * 4, 4, 1, 4, 16),  # a loaded batch that is cut into parts
+    ],
+)
+def test_what_a_loader_hands_out_is_what_is_trained_on(
+    loads: list[int], rows: list[int], backward_count: int, optimizers: int, micro_steps: int, batch: int
+) -> None:
+    step = cut(
+        ("data", 1), ("forward", 1), ("backward", 1), ("optimizer", 1),
+        loads=tuple((0, size) for size in loads), rows=tuple(rows), forwards=len(rows),
+        backwards=((0.0, 1.0),) * backward_count, optimizers=tuple(range(optimizers)),
+    )  # fmt: skip
+    seen = see_steps(observation(*[step] * 12, optimizer_count=optimizers))
+    assert (seen.accumulation_count, seen.loaded_batch) == (micro_steps, batch)
+
+
+def test_two_loaders_tell_nothing_of_the_batch() -> None:
+    step = cut(
+        ("forward", 1),
+        ("backward", 1),
+        loads=((0, 8), (1, 8)),
+        rows=(16,),
+        forwards=1,
+        backwards=((0.0, 1.0),),
+    )
+    assert see_steps(observation(*[step] * 12)).loaded_batch is None
+
+
+def test_where_every_step_differs_none_is_odd() -> None:
+    cuts = [
+        cut(("other", 1 + i % 3), ("forward", 1), ("backward", 1), no_grad_forwards=10 + i, rows=(10 + i,),
+            forwards=1, backwards=((0.0, 1.0),))
+        for i in range(20)
+    ]  # fmt: skip
+    assert len(see_steps(observation(*cuts)).steady) > 10
+
+
+def test_blocks_with_hooks_fall_in_with_no_period() -> None:
+    path = Path(attached_steps.__file__).parent / "on-python-path" / "srifty_probe" / "pace.py"
+    pace = runpy.run_path(str(path))["Pace"]({"until": 1e12, "steady_s": 1e9})
+    hooked = []
+    for _ in range(1200):
+        hooked.append(pace.wants_hooks)
+        pace.step(0.01)
+    for period in (2, 3, 4, 6, 8, 12):
+        for phase in range(period):
+            share = sum(hooked[phase::period]) / len(hooked[phase::period])
+            assert 0.35 < share < 0.65, (period, phase)
