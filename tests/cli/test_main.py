@@ -146,6 +146,8 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ((*PREDICT, "--on", "3xg4dn.xlarge"), 2, "cannot be shared evenly by the 3 GPUs"),
         ((*PREDICT, "--on", "1xg5.xlarge"), 3, "GPU A10G was not measured"),
         (("profile", "none.toml"), 2, "none.toml"),
+        (("profile", "train.py"), 2, "srifty profile -- python train.py"),
+        (("profile", "job.toml", "-o", "no/such/folder/p.json"), 2, "no/such/folder/p.json"),
         (("schema", "plam"), 2, "there is no record 'plam'"),
         (("offers", "--max-price", "0"), 2, "must be above 0"),
         (("nonsense",), 2, "No such command"),

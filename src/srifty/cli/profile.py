@@ -90,6 +90,10 @@ def _job(what: list[str], batch: str | None) -> Path | Job:
     from srifty.errors import InvalidInput
     from srifty.records import Job
 
+    if len(what) == 1 and what[0].endswith(".py"):
+        raise InvalidInput(
+            f"{what[0]} is a script: profile it as you start it, srifty profile -- python {what[0]}"
+        )
     if len(what) == 1 and (what[0].endswith(".toml") or not _is_program(what[0])):
         if batch is not None:
             raise InvalidInput(

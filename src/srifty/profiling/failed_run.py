@@ -67,8 +67,9 @@ def _nothing_measured(result: RunResult, command: Sequence[str], max_seconds: fl
     if not result.processes:
         return InvalidInput(
             f"no Python process of {told} could be watched before {end}: Srifty gets in by the environment variable "
-            f"PYTHONPATH, which python -I, -E and -S, env -i, sudo and docker do not pass on; leave them out, or "
-            f"profile a function with workload = 'module:function'"
+            f"PYTHONPATH, which python -I, -E and -S, env -i, sudo and docker do not pass on, nor a wrapper that sets "
+            f"it anew (write PYTHONPATH=mine:$PYTHONPATH there); leave them out, or profile a function with "
+            f"workload = 'module:function'"
         )
     if all(process.torch is None for process in result.processes):
         return NotMeasured(
