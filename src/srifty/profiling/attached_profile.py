@@ -229,11 +229,12 @@ def _exchanges_every_micro_step(run: Measured) -> bool:
 def _timing(run: Measured) -> BatchTiming:
     """Phases of one micro-step, and the optimizer's once a step."""
     steps, count = run.steps.timed, run.steps.accumulation_count
+    exchanged_s = run.exchange_s * (count if _exchanges_every_micro_step(run) else 1)
 
     def spread(phase: str) -> Spread:
         times_s = [step.phase_s[phase] for step in steps]
         if phase == "backward":
-            times_s = [max(0.0, time_s - run.exchange_s) for time_s in times_s]
+            times_s = [max(0.0, time_s - exchanged_s) for time_s in times_s]
         return spread_of([time_s / (1 if phase == "optimizer" else count) for time_s in times_s], steps)
 
     spreads = {phase: spread(phase) for phase in PHASES}
