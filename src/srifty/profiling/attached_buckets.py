@@ -10,7 +10,7 @@ from typing import Any
 
 from srifty.profiling.attached_steps import SeenSteps, Step
 from srifty.profiling.bucket_rule import Gradient, bucket_by_rule
-from srifty.profiling.observation import Observation
+from srifty.profiling.observation import Ddp, Observation
 from srifty.records import GradientBucket
 
 COPY_IN_S_PER_BYTE = 0.26e-9
@@ -33,43 +33,94 @@ def attached_buckets(observed: Observation, steps: SeenSteps) -> AttachedBuckets
     notes: list[str] = []
     trained = [index for index, parameter in enumerate(observed.parameters) if parameter.is_trained]
     ready_at = _arrivals(steps, has_exchange=observed.rank_count > 1)
-    gradients = [_gradient(observed, index, ready_at.get(index)) for index in trained]
+    gradients = {index: _gradient(observed, index, ready_at.get(index)) for index in trained}
     silent_count = sum(
         index not in ready_at and not observed.parameters[index].had_gradient for index in trained
     )
-    sparse_count = sum(gradient.is_sparse for gradient in gradients)
+    sparse_count = sum(gradient.is_sparse for gradient in gradients.values())
     if not gradients:
         notes.append("no parameter that is trained was found: nothing is taken to be exchanged")
-    elif not ready_at:
-        notes.append(
-            "when gradients are ready was not seen; they are taken to be so at the end of the backward pass"
-        )
-        gradients = [replace(gradient, ready_at=1.0) for gradient in reversed(gradients)]
-    elif silent_count:
-        notes.append(
-            f"{silent_count} trainable parameters get no gradient; they are exchanged all the same, as DDP does "
-            f"with find_unused_parameters=True, and those of unused outputs may be ready later there"
-        )
+        return AttachedBuckets((), tuple(notes))
     if sparse_count:
         notes.append(
             f"{sparse_count} gradients are sparse (their exchange needs gloo; NCCL cannot average them)"
         )
-    if ready_at and _hooks_disagree(steps):
-        notes.append("steps with hooks on the gradients took far longer than others: no overlap is assumed")
-        gradients = [replace(gradient, ready_at=1.0) for gradient in gradients]
-    ddp = observed.ddp
-    if ddp is None:
+    if silent_count:
         notes.append(
-            "the script does not use DDP: gradient buckets follow DDP's rule over the measured arrival"
+            f"{silent_count} trainable parameters get no gradient; they are exchanged all the same, as DDP does "
+            f"with find_unused_parameters=True"
         )
+    if observed.told["is_sharded"]:
+        notes.append(
+            "the script shards its parameters (FSDP): buckets are given as DDP would make them, and its own "
+            "exchanges are in the measured times"
+        )
+    tried = _tried(observed, steps, sum(gradient.gradient_bytes for gradient in gradients.values()))
+    if tried:
+        return AttachedBuckets(tried, tuple(notes))
+    if not ready_at:
+        notes.append(
+            "when gradients are ready was not seen; they are taken to be so at the end of the backward pass"
+        )
+        gradients = {index: replace(gradients[index], ready_at=1.0) for index in reversed(trained)}
+    elif _hooks_disagree(steps):
+        notes.append("steps with hooks on the gradients took far longer than others: no overlap is assumed")
+        gradients = {index: replace(gradient, ready_at=1.0) for index, gradient in gradients.items()}
+    if not observed.ddps:
+        notes.append(
+            "the script does not use DDP, and could not be tried in it: gradient buckets follow DDP's rule over the "
+            "measured arrival"
+        )
+        if silent_count:
+            notes.append("gradients of unused outputs may be ready later under DDP")
         if ready_at and observed.told["device"] == "cpu":
-            gradients = with_copies(gradients, _backward_s(steps))
+            copied = with_copies(list(gradients.values()), _backward_s(steps))
+            gradients = dict(zip(gradients, copied, strict=True))
             notes.append("DDP's copies of gradients are taken to cost 0.26 ns a byte, as on another CPU")
+        return AttachedBuckets(bucket_by_rule(list(gradients.values())), tuple(notes))
+    outside = set(gradients).difference(*(ddp.parameters for ddp in observed.ddps))
+    if outside:
+        outside_bytes = sum(gradients[index].gradient_bytes for index in outside)
+        notes.append(
+            f"{len(outside)} trained parameters ({outside_bytes / 1e6:.3g} MB) are in no DDP model of the script: "
+            f"they are not taken to be exchanged"
+        )
+    buckets = [
+        bucket
+        for ddp in observed.ddps
+        for bucket in _of_ddp(ddp, [gradients[index] for index in ddp.parameters if index in gradients])
+    ]
+    return AttachedBuckets(tuple(sorted(buckets, key=lambda bucket: bucket.ready_at)), tuple(notes))
+
+
+def _of_ddp(ddp: Ddp, gradients: Sequence[Gradient]) -> tuple[GradientBucket, ...]:
+    """Buckets of the sizes that a DDP model of the script tells, or by its rule where it does not tell."""
     buckets = bucket_by_rule(gradients)
-    sizes = _ddp_sizes(ddp) if ddp is not None else []
+    sizes = _ddp_sizes(ddp.data)
     if sizes and sizes != [bucket.gradient_bytes for bucket in buckets]:
-        buckets = fill(sizes, gradients)
-    return AttachedBuckets(buckets, tuple(notes))
+        return fill(sizes, gradients)
+    return buckets
+
+
+def _tried(observed: Observation, steps: SeenSteps, total_bytes: int) -> tuple[GradientBucket, ...]:
+    """Buckets that DDP itself made in a trial after the profile; none where it did not come to that, or all else
+    says that the passes that it saw are not those of a step.
+    """
+    passes = observed.ddp_trial
+    if not passes or steps.closure_count:
+        return ()
+    sizes = passes[-1].sizes
+    alike = [one for one in passes if one.sizes == sizes]
+    if sum(sizes) != total_bytes or any(
+        step.backward_count != steps.accumulation_count for step in steps.steady
+    ):
+        return ()
+    ready_at = [median(shares) for shares in zip(*(one.ready_at for one in alike), strict=True)]
+    return tuple(
+        GradientBucket(gradient_bytes=size, ready_at=at)
+        for size, at in zip(sizes, ready_at, strict=True)
+        if size
+    )
 
 
 def with_copies(gradients: Sequence[Gradient], backward_s: float) -> list[Gradient]:

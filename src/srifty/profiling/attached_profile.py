@@ -64,6 +64,12 @@ def measured_run(
     if observed.reason in ("ended", "late"):
         why = "the script ended" if observed.reason == "ended" else "time was up"
         notes.append(f"{why} after {len(steps.all)} steps; {len(steps.timed)} of them were timed")
+    if observed.reason == "running":
+        notes.append(f"the script went out of sight after {len(steps.all)} steps")
+    if observed.told["loads_elsewhere"] and not any(step.loads for step in steps.steady):
+        notes.append(
+            "batches are loaded in another thread of the script: waiting for them is not told apart (other_s)"
+        )
     notes += _unstable(steps)
     notes += _left_out(steps)
     marks = median([sum(len(cut.marks) for cut in step.cuts) for step in steps.timed])
@@ -106,7 +112,7 @@ def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobP
         f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit",
         *buckets.notes,
     ]
-    if steps.accumulation_count > 1 and observed.ddp is None:
+    if steps.accumulation_count > 1 and not observed.ddps:
         all_notes.append(
             f"the script accumulates {steps.accumulation_count} micro-steps without DDP; it is taken to suppress "
             f"the exchange in all but the last (no_sync)"
@@ -122,7 +128,8 @@ def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobP
         timings=tuple(_timing(run) for run in ordered),
         buckets=buckets.buckets,
         trainable_bytes=sum(parameter.size_bytes for parameter in trained),
-        total_bytes=sum(parameter.size_bytes for parameter in observed.parameters),
+        total_bytes=sum(parameter.size_bytes for parameter in observed.parameters)
+        + _untrained_bytes(largest),
         checkpoint_bytes=told["checkpoint_bytes"],
         checkpoint_save_s=Spread.of(saves_s) if saves_s else None,
         accumulation_count=steps.accumulation_count,
@@ -220,10 +227,19 @@ def _unstable(steps: SeenSteps) -> list[str]:
 
 
 def _exchanges_every_micro_step(run: Measured) -> bool:
-    if run.steps.accumulation_count == 1 or run.observed.ddp is None:
+    if run.steps.accumulation_count == 1 or not run.observed.ddps:
         return False
     cuts = [cut for step in run.steps.steady for cut in step.cuts]
     return sum(cut.synced_forwards for cut in cuts) == sum(cut.forwards for cut in cuts)
+
+
+def _untrained_bytes(run: Measured) -> int:
+    """Size of the modules without trained parameters that are called in most steps [bytes]."""
+    steps = run.steps.steady
+    calls = Counter(
+        module for step in steps for module in {one for cut in step.cuts for one in cut.untrained_calls}
+    )
+    return sum(run.observed.untrained[one] for one, count in calls.items() if count >= len(steps) / 2)
 
 
 def _timing(run: Measured) -> BatchTiming:
@@ -238,7 +254,7 @@ def _timing(run: Measured) -> BatchTiming:
         return spread_of([time_s / (1 if phase == "optimizer" else count) for time_s in times_s], steps)
 
     spreads = {phase: spread(phase) for phase in PHASES}
-    has_loader = any(step.phase_s["data"] > 0 for step in run.steps.all)
+    has_loader = any(step.loads for step in run.steps.steady)
     return BatchTiming(
         batch=run.batch,
         forward_s=spreads["forward"],

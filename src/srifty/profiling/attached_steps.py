@@ -51,6 +51,11 @@ class Step:
         return sum(len(cut.backwards) for cut in self.cuts)
 
     @property
+    def is_of_one_piece(self) -> bool:
+        """Whether all its optimizers step together, after its last backward pass."""
+        return not any(cut.backwards or cut.loads for cut in self.cuts[1:])
+
+    @property
     def forward_count(self) -> int:
         """Outermost calls of a model, with gradients."""
         return sum(cut.forwards for cut in self.cuts)
@@ -104,10 +109,12 @@ class SeenSteps:
 
     @property
     def compile_s(self) -> float:
-        """What the steps before the steady state took beyond as many steady ones [s]."""
+        """What the steps before the steady state took beyond as many steady ones, but for data [s]."""
         usual = median([step.step_s for step in self.timed])
-        cold_s = sum(step.step_s for step in self.all[: self.cold_count])
-        return max(0.0, cold_s - self.cold_count * usual)
+        wait = median([step.phase_s["data"] for step in self.timed])
+        cold = self.all[: self.cold_count]
+        # Waiting for the loader's workers to start is no compilation.
+        return max(0.0, sum(step.step_s - step.phase_s["data"] - (usual - wait) for step in cold))
 
 
 def see_steps(observed: Observation) -> SeenSteps:
@@ -125,8 +132,10 @@ def see_steps(observed: Observation) -> SeenSteps:
         accumulation_count, loaded_batch = loaded
     else:
         accumulation_count, loaded_batch = 1, None
-        if observed.optimizer_count == 1 and in_closure <= 1:
-            accumulation_count, like_most = _by_backward_passes(like_most)
+        if all(step.is_of_one_piece for step in like_most) and in_closure <= 1:
+            count, usual = _by_backward_passes(like_most)
+            if observed.optimizer_count == 1 or _fires_each_time(usual, count):
+                accumulation_count, like_most = count, usual
     return SeenSteps(
         all=tuple(steps),
         steady=tuple(like_most),
@@ -144,7 +153,7 @@ def _loaded(steps: Sequence[Step]) -> tuple[int, int] | None:
     two heads) and whatever dimension comes first there. Where the program cuts a loaded batch into parts and trains
     on each, those are the micro-steps. Where optimizers take turns within a step, batches belong to some of them.
     """
-    if not steps or any(len(step.cuts) > 1 for step in steps):
+    if not steps or not all(step.is_of_one_piece for step in steps):
         return None
     if len({source for step in steps for source, _ in step.loads}) != 1:
         return None
@@ -163,7 +172,7 @@ def _loaded(steps: Sequence[Step]) -> tuple[int, int] | None:
 
 
 def _by_backward_passes(steps: list[Step]) -> tuple[int, list[Step]]:
-    """Micro-steps to a step where one optimizer steps after several backward passes, and the steps that have them."""
+    """Micro-steps to a step where optimizers step after several backward passes, and the steps that have them."""
     counts = Counter(step.backward_count for step in steps)
     if not counts:
         return 1, steps
@@ -175,6 +184,16 @@ def _by_backward_passes(steps: list[Step]) -> tuple[int, list[Step]]:
     if most > 1 and (max(forward_counts) == 0 or min(forward_counts) >= min(most, min(counts))):
         return most, usual
     return 1, steps
+
+
+def _fires_each_time(steps: Sequence[Step], count: int) -> bool:
+    """Whether most gradients come in each of so many backward passes, and not some in one and some in another."""
+    per_step = [
+        median(Counter(index for cut in step.cuts for index, _ in cut.fired).values())
+        for step in steps
+        if step.is_hooked and any(cut.fired for cut in step.cuts)
+    ]
+    return bool(per_step) and median(per_step) >= count
 
 
 def whole_steps(cuts: Sequence[Cut]) -> list[tuple[Cut, ...]]:
@@ -231,6 +250,7 @@ def _like_most(steps: Sequence[Step]) -> list[Step]:
             any(cut.is_skipped for cut in step.cuts),
             any(cut.is_looked_at for cut in step.cuts),
             sum(cut.no_grad_forwards for cut in step.cuts),
+            sum(len(cut.untrained_calls) for cut in step.cuts),
             sum(cut.loader_starts for cut in step.cuts),
             sum(cut.saves for cut in step.cuts),
         )

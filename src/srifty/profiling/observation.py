@@ -16,18 +16,20 @@ class Cut:
     Attributes:
         marks: label and when it begins; the first at 0
         length_s: of the whole
-        optimizers: numbers of those that stepped at its end; empty in a program without
+        optimizers: numbers of those that stepped at its end, one that follows another by the same number; empty
+            in a program without
         backwards: start and end of each outermost backward pass
         fired: parameter's number, and when its gradient was there
         closure_backwards: how many of the backward passes ran inside the optimizer's step
         forwards, no_grad_forwards: outermost calls of a model, with and without gradients
+        untrained_calls: the module of each outermost call of one without trained parameters
         synced_forwards: those of a DDP model outside `no_sync`
         rows: first dimension of the first tensor of each call, or of each batch loaded
         loads: number of the data set, and batch, of each batch that a loader gave
         elements: of the largest tensor of each call, summed up
         loader_starts, saves: epochs begun, files saved
         is_skipped: a gradient scaler left the step out
-        is_looked_at: we looked at every module's input
+        is_looked_at: we looked at every module's input, or were at work just before
         is_hooked: hooks were on the parameters
     """
 
@@ -39,6 +41,7 @@ class Cut:
     closure_backwards: int = 0
     forwards: int = 0
     no_grad_forwards: int = 0
+    untrained_calls: tuple[str, ...] = ()
     synced_forwards: int = 0
     rows: tuple[int, ...] = ()
     loads: tuple[tuple[int, int], ...] = ()
@@ -63,11 +66,34 @@ class Parameter:
 
 
 @dataclass(frozen=True)
+class Ddp:
+    """A model in DistributedDataParallel: the numbers of its parameters, and what it tells about itself."""
+
+    parameters: tuple[int, ...]
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A backward pass under a DDP of one process.
+
+    Attributes:
+        sizes: of its buckets, in the order of their exchange [bytes]
+        ready_at: of each, as a share of the pass
+        backward_s: its length [s]
+    """
+
+    sizes: tuple[int, ...]
+    ready_at: tuple[float, ...]
+    backward_s: float
+
+
+@dataclass(frozen=True)
 class Observation:
     """One training process; `told` holds what is passed on as it is."""
 
     reason: str
-    """enough: we stopped it; ended: it came to its end; failed: by an exception."""
+    """enough, late: we stopped it; ended: it came to its end; failed: by an exception; running: it never told."""
     is_without_optimizer: bool
     optimizer_count: int
     cuts: tuple[Cut, ...]
@@ -76,10 +102,22 @@ class Observation:
     told: Mapping[str, Any]
 
     @property
-    def ddp(self) -> Mapping[str, Any] | None:
-        """What DistributedDataParallel tells about itself, where the program uses it."""
-        found = (self.told["distributed"] or {}).get("ddp")
-        return found if isinstance(found, dict) else None
+    def ddps(self) -> tuple[Ddp, ...]:
+        """The models that the program has in DistributedDataParallel."""
+        found = (self.told["distributed"] or {}).get("ddps", ())
+        return tuple(Ddp(tuple(one["parameters"]), one["data"]) for one in found)
+
+    @property
+    def ddp_trial(self) -> tuple[Pass, ...]:
+        """Backward passes under a DDP of one process; nothing where that could not be tried."""
+        found = self.told.get("ddp_trial", ())
+        return tuple(Pass(tuple(one["sizes"]), tuple(one["ready_at"]), one["backward_s"]) for one in found)
+
+    @property
+    def untrained(self) -> Mapping[str, int]:
+        """Size of each module without trained parameters that was called [bytes]."""
+        found: Mapping[str, int] = self.told["untrained"]
+        return found
 
     @property
     def rank_count(self) -> int:
@@ -134,7 +172,7 @@ def _observation(told: dict[str, Any]) -> Observation:
 def _cut(told: dict[str, Any]) -> Cut:
     for name in ("marks", "backwards", "fired", "loads"):
         told[name] = tuple((first, second) for first, second in told.get(name, ()))
-    for name in ("optimizers", "rows"):
+    for name in ("optimizers", "rows", "untrained_calls"):
         told[name] = tuple(told[name])
     return Cut(**told)
 

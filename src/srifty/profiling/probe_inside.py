@@ -83,7 +83,10 @@ class InsideWatch(Watch):
         """Write the record into the folder."""
         self._beacon.folder = folder
         reason = "enough" if is_enough else "ended"
-        self._recorder.write(reason, self.autocast, self._is_without_optimizer)
+        self._recorder.write(reason, self.autocast, self._is_without_optimizer, self._optimizers)
+
+    def _keep(self) -> None:
+        pass  # the training goes on in this process, and nobody reads
 
     @property
     def is_first_rank(self) -> bool:
@@ -131,7 +134,7 @@ class _Quiet(Beacon):
 
 
 class _WithoutCheckpoint(Recorder):
-    def _told_checkpoint(self) -> dict[str, Any]:
+    def _told_checkpoint(self, optimizers: Any) -> dict[str, Any]:
         return {}
 
 

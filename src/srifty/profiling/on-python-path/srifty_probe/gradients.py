@@ -39,6 +39,18 @@ class Gradients:
                 self._index[id(parameter)] = len(self.parameters)
                 self.parameters.append(parameter)
 
+    def forget_parameters(self) -> None:
+        """Others, alike in number and order, take the place of the parameters."""
+        self.unhook()
+        self.parameters, self._index = [], {}
+
+    def is_any_silent(self) -> bool:
+        """Whether a parameter that is trained has got no gradient yet."""
+        return any(
+            parameter.requires_grad and index not in self.had_gradient
+            for index, parameter in enumerate(self.parameters)
+        )
+
     def hook(self) -> None:
         """Put a hook on each parameter that is trained now."""
         for index, parameter in enumerate(self.parameters):

@@ -150,6 +150,7 @@ def _watch_loader(torch: Any, watch: Watch) -> None:
     def make_next(original: Callable[..., Any]) -> Callable[..., Any]:
         def load(self: Any) -> Any:
             if timeline.is_elsewhere():
+                timeline.loads_elsewhere += not timeline.is_over
                 return original(self)
             timeline.enter(DATA)
             try:

@@ -12,7 +12,8 @@ from typing import Any
 from srifty_probe.beacon import Beacon, write_whole
 from srifty_probe.gradients import Gradients
 from srifty_probe.models import Models
-from srifty_probe.tensors import stored_bytes
+from srifty_probe.optimizers import Optimizers
+from srifty_probe.tensors import stored_bytes, told_parameter
 from srifty_probe.timeline import LABELS, Cut, Timeline, seconds
 
 LARGEST_SAVED_BYTES = 4 * 2**30
@@ -28,36 +29,57 @@ class Recorder:
     ) -> None:
         self._torch, self._timeline, self._beacon = torch, timeline, beacon
         self._gradients, self._models = gradients, models
-        self.optimizers: list[Any] = []
+        self._told: dict[str, Any] = {}
         self.looked_rows: list[int] = []
         self.device = "cpu"
+        self.more: dict[str, Any] = {}
+        """What is written besides."""
 
-    def write(self, reason: str, autocast: dict[str, int], is_without_optimizer: bool) -> None:
-        """Write what was seen, then try to save a checkpoint, and write again with what that took."""
-        path = os.path.join(self._beacon.folder, f"record.{os.getpid()}.json")
+    def write(
+        self, reason: str, autocast: dict[str, int], is_without_optimizer: bool, optimizers: Optimizers
+    ) -> None:
+        """Write what was seen, then try to save a checkpoint, and write again with what that took.
+
+        Args:
+            reason: "running" while the program goes on; then no checkpoint is saved
+            autocast: how often each type was entered
+            is_without_optimizer: whether each backward pass is a step
+            optimizers: those that stepped
+        """
         self._wait_for_device()
-        told: dict[str, Any] = {
+        told = self._told = {
             "reason": reason,
             "is_without_optimizer": is_without_optimizer,
-            "optimizer_count": len(self.optimizers),
-            "cuts": [_told_cut(cut) for cut in self._timeline.cuts],
+            "optimizer_count": optimizers.role_count,
+            "cuts": [_told_cut(cut, optimizers) for cut in self._timeline.cuts],
             "parameters": self._told_parameters(),
+            "untrained": self._told_untrained(),
             "autocast": autocast,
             "looked_rows": self.looked_rows[0] if self.looked_rows else None,
             "roots": [type(root).__name__ for root in self._models.roots],
+            "is_sharded": _guarded(self._is_sharded) or False,
             "distributed": _guarded(self._told_distributed),
             "needs_two_samples": self._needs_two_samples(),
             "compile_s": _guarded(_told_compile_s),
             "mark_s": self._told_mark_s(),
             "versions": self._told_versions(),
+            "loads_elsewhere": self._timeline.loads_elsewhere,
             "checkpoint_bytes": None,
             "checkpoint_save_s": [],
         }
         told.update(_guarded(self._told_device) or {"device": self.device, "hardware": ""})
-        write_whole(path, told)
-        if reason != "failed":
-            told.update(_guarded(self._told_checkpoint) or {})
-            write_whole(path, told)
+        self.write_again()
+        if reason not in ("failed", "running"):
+            told.update(_guarded(lambda: self._told_checkpoint(optimizers)) or {})
+            self.write_again()
+
+    def write_again(self) -> None:
+        """Write the same again, with what has come since."""
+        path = os.path.join(self._beacon.folder, f"record.{os.getpid()}.json")
+        write_whole(path, {**self._told, **self.more})
+
+    def complete(self) -> None:
+        """Say that nothing will be added."""
         with open(os.path.join(self._beacon.folder, f"complete.{os.getpid()}"), "w", encoding="utf-8"):
             pass
 
@@ -69,9 +91,7 @@ class Recorder:
         gradients = self._gradients
         return [
             {
-                "bytes": stored_bytes(parameter),
-                "dtype": str(parameter.dtype).replace("torch.", ""),
-                "device": str(parameter.device),
+                **told_parameter(parameter),
                 "is_trained": bool(parameter.requires_grad),
                 "had_gradient": index in gradients.had_gradient,
                 "sparse_bytes": gradients.sparse_bytes.get(index),
@@ -79,16 +99,34 @@ class Recorder:
             for index, parameter in enumerate(gradients.parameters)
         ]
 
+    def _told_untrained(self) -> dict[str, int]:
+        """Size of each module without trained parameters that was called, without what others hold [bytes]."""
+        counted = {id(parameter) for parameter in self._gradients.parameters}
+        sizes = {}
+        for module, parameters in self._models.untrained.items():
+            sizes[str(module)] = sum(size for parameter, size in parameters if parameter not in counted)
+            counted.update(parameter for parameter, _ in parameters)
+        return sizes
+
+    def _is_sharded(self) -> bool:
+        below = [type(module).__name__ for root in self._models.roots for module in root.modules()]
+        return any(name.startswith(("FullySharded", "FSDP")) for name in below) or any(
+            type(parameter).__name__ == "DTensor" for parameter in self._gradients.parameters
+        )
+
     def _told_distributed(self) -> dict[str, Any] | None:
         distributed = self._torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return None
-        told: dict[str, Any] = {"world_size": distributed.get_world_size(), "ddp": None}
-        for root in self._models.roots:
-            if type(root).__name__ == "DistributedDataParallel":
-                data = _guarded(root._get_ddp_logging_data) or {}
-                told["ddp"] = {str(name): value for name, value in data.items()}
-        return told
+        index = {id(parameter): number for number, parameter in enumerate(self._gradients.parameters)}
+        ddps = []
+        for ddp in self._models.ddps:
+            data = _guarded(ddp._get_ddp_logging_data) or {}
+            parameters = [index[id(one)] for one in ddp.parameters() if id(one) in index]
+            ddps.append(
+                {"parameters": parameters, "data": {str(name): value for name, value in data.items()}}
+            )
+        return {"world_size": distributed.get_world_size(), "ddps": ddps}
 
     def _needs_two_samples(self) -> bool:
         batch_norm = self._torch.nn.modules.batchnorm._BatchNorm
@@ -134,16 +172,13 @@ class Recorder:
                 versions[name] = str(version)
         return versions
 
-    def _told_checkpoint(self) -> dict[str, Any]:
+    def _told_checkpoint(self, optimizers: Optimizers) -> dict[str, Any]:
         """Size of model and optimizer state, and the time to save them, up to three times."""
         torch = self._torch
-        parameters = self._gradients.parameters
-        if any(type(parameter).__name__ == "DTensor" for parameter in parameters) or any(
-            "FullySharded" in type(root).__name__ for root in self._models.roots
-        ):
+        if self._is_sharded():
             return {}  # saving is a concert of all ranks there
         state = [root.state_dict() for root in self._models.roots]
-        state += [optimizer.state_dict() for optimizer in self.optimizers]
+        state += [optimizer.state_dict() for optimizer in optimizers.current]
         once = {_place(tensor): tensor for tensor in _all_tensors(state, torch.Tensor)}
         size = sum(stored_bytes(tensor) for tensor in once.values())
         told: dict[str, Any] = {"checkpoint_bytes": size, "checkpoint_save_s": []}
@@ -164,17 +199,18 @@ class Recorder:
         return told
 
 
-def _told_cut(cut: Cut) -> dict[str, Any]:
+def _told_cut(cut: Cut, optimizers: Optimizers) -> dict[str, Any]:
     begin = cut.marks[0][1]
     return {
         "marks": [[LABELS[label], seconds(begin, mark)] for label, mark in cut.marks],
         "length_s": seconds(begin, cut.end),
-        "optimizers": cut.optimizers,
+        "optimizers": [optimizers.role(number) for number in cut.optimizers],
         "backwards": [[seconds(begin, start), seconds(begin, end)] for start, end in cut.backwards],
         "fired": [[index, seconds(begin, mark)] for index, mark in cut.fired],
         "closure_backwards": cut.closure_backwards,
         "forwards": cut.forwards,
         "no_grad_forwards": cut.no_grad_forwards,
+        "untrained_calls": [str(module) for module in cut.untrained_calls],
         "synced_forwards": cut.synced_forwards,
         "rows": cut.rows or cut.loaded_rows,
         "loads": cut.loads,

@@ -38,3 +38,12 @@ def stored_bytes(tensor: Any) -> int:
     if getattr(tensor, "is_sparse", False):
         return stored_bytes(tensor._values()) + stored_bytes(tensor._indices())
     return int(tensor.numel()) * int(tensor.element_size())
+
+
+def told_parameter(parameter: Any) -> dict[str, Any]:
+    """What the record says of a parameter: size [bytes], type of its numbers, place."""
+    return {
+        "bytes": stored_bytes(parameter),
+        "dtype": str(parameter.dtype).replace("torch.", ""),
+        "device": str(parameter.device),
+    }

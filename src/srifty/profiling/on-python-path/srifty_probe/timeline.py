@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-BACKWARD, DATA, FORWARD, OPTIMIZER, ZERO_GRAD, OTHER = range(6)
-LABELS = ("backward", "data", "forward", "optimizer", "zero_grad", "other")
+BACKWARD, DATA, FORWARD, INFERENCE, OPTIMIZER, ZERO_GRAD, OTHER = range(7)
+LABELS = ("backward", "data", "forward", "inference", "optimizer", "zero_grad", "other")
 
 
 class Cut:
@@ -27,6 +27,7 @@ class Cut:
         self.closure_backwards = 0
         self.forwards = 0
         self.no_grad_forwards = 0
+        self.untrained_calls: list[int] = []
         self.synced_forwards = 0
         self.rows: list[int] = []
         self.loaded_rows: list[int] = []
@@ -50,11 +51,13 @@ class Timeline:
 
     def clear(self) -> None:
         """Forget everything, as after a fork."""
-        self.depth = [0, 0, 0, 0, 0]
+        self.depth = [0] * OTHER
         self.cut: Cut | None = None
         self.cuts: list[Cut] = []
         self.thread: int | None = None
         self.is_over = False
+        self.loads_elsewhere = 0
+        """Batches that were loaded in another thread of the program."""
         self._top = OTHER
 
     def is_elsewhere(self) -> bool:
@@ -65,7 +68,7 @@ class Timeline:
         """The calling thread is the one that trains; what another has begun does not count."""
         if self.thread is None:
             self.thread = threading.get_ident()
-            self.depth = [0, 0, 0, 0, 0]
+            self.depth = [0] * OTHER
             self._turn()
 
     def begin(self) -> Cut:
@@ -93,7 +96,7 @@ class Timeline:
     def _turn(self) -> None:
         depth = self.depth
         top = OTHER
-        for label in (BACKWARD, DATA, FORWARD, OPTIMIZER, ZERO_GRAD):
+        for label in range(OTHER):
             if depth[label]:
                 top = label
                 break

@@ -9,9 +9,11 @@ import contextlib
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 from srifty_probe.beacon import Beacon
+from srifty_probe.ddp_trial import FEWEST_PASSES, LONGEST_S, PASSES_BEFORE, DdpTrial
 from srifty_probe.gradients import Gradients
 from srifty_probe.models import Models
 from srifty_probe.optimizers import Optimizers
@@ -24,6 +26,9 @@ BACKWARDS_WITHOUT_OPTIMIZER = 20
 STEPS_BEFORE_LOOK = 4
 MOST_LOOKS = 2
 """How often a program without optimizers is searched for its models."""
+FIRST_KEPT = 6
+"""After so many steps, and each time four times as many, what was seen is written down."""
+KEPT_EVERY_S = 10.0
 
 
 class Watch:
@@ -51,6 +56,8 @@ class Watch:
         self._is_pending = self._is_without_optimizer = False
         self._backwards_alone = 0
         self._cut_count = self._look_count = 0
+        self._keep_from, self._kept_at = FIRST_KEPT, time.monotonic()
+        self._was_at_work = False
         self._cut_at = time.perf_counter()
         self._input_look: Any = None
         self._asked: dict[int, Any] = {}
@@ -78,7 +85,7 @@ class Watch:
 
     def asked_for_gradients(self, of: list[Any]) -> None:
         """torch.autograd.grad is asked for gradients; a program without optimizers trains these."""
-        if not self._optimizers.all and self._look_count < MOST_LOOKS:
+        if not self._optimizers.current and self._look_count < MOST_LOOKS:
             self._asked.update((id(one), one) for one in of if one.requires_grad and one.is_leaf)
 
     def backward_ended(self, begin: Any, is_backward: bool) -> None:
@@ -92,7 +99,7 @@ class Watch:
             cut.closure_backwards += bool(self.timeline.depth[OPTIMIZER])
         if self._is_pending and not self.timeline.depth[OPTIMIZER]:
             self._close_cut()
-        elif not self._optimizers.all:
+        elif not self._optimizers.current:
             self._backwards_alone += 1
             if self._backwards_alone >= BACKWARDS_WITHOUT_OPTIMIZER:
                 if not self._is_without_optimizer:
@@ -137,7 +144,8 @@ class Watch:
             self.timeline.is_over = True
             self._beacon.write()
             if self._pace.step_s and self._is_first_rank():
-                self._finish("failed" if hasattr(sys, "last_value") else "ended")
+                self._write("failed" if hasattr(sys, "last_value") else "ended")
+                self._complete()
 
     # Between two cuts.
 
@@ -175,6 +183,7 @@ class Watch:
             self.timeline.cuts = []
             return
         cut.is_hooked = self._gradients.is_hooked
+        cut.is_looked_at, self._was_at_work = self._was_at_work, False
         cut.fired = self._gradients.take_fired()
         if cut.is_hooked:
             self._gradients.look()
@@ -185,11 +194,9 @@ class Watch:
         self._beacon.seen["steps"] = len(self._pace.step_s)
         verdict = self._pace.verdict()
         if verdict is not None:
-            self._finish(verdict)
-            os._exit(0)
-        if len(self._pace.step_s) <= FEWEST_TO_TELL:
-            self._beacon.write()
-        self._beacon.write_now_and_then()
+            self._conclude(verdict)
+            return
+        self._keep()
         self._look_for_the_batch(cut)
         if self._pace.wants_hooks != self._gradients.is_hooked:
             self._gradients.unhook()
@@ -199,19 +206,83 @@ class Watch:
 
     def _find_models(self) -> None:
         """Look for the models when an optimizer is new, or a program without one has shown its gradients."""
-        known, optimizers = len(self._recorder.optimizers), self._optimizers
-        if known == len(optimizers.all) and (known or self._look_count >= MOST_LOOKS):
-            return
-        self._look_count += 1
-        if optimizers.all:
-            trained = optimizers.parameters(known)
+        optimizers = self._optimizers
+        if optimizers.current:
+            if not optimizers.has_changed:
+                return
+            optimizers.has_changed = False
+            trained = optimizers.parameters()
+            if optimizers.has_replaced:
+                optimizers.has_replaced = False
+                self._models.forget_roots()
+                self._gradients.forget_parameters()
         else:
+            if self._look_count >= MOST_LOOKS:
+                return
             trained = [*self._models.leaves_with_gradient(), *self._asked.values()]
-        self._recorder.optimizers = list(optimizers.all)
+        self._look_count += 1
         self._models.find(trained)
         self._gradients.add(self._models.parameters())
         self._gradients.add([parameter for parameter in trained if parameter.requires_grad])
         self._use_the_device()
+
+    def _keep(self) -> None:
+        """Write down what was seen so far from time to time: a program may end without telling us."""
+        count = len(self._pace.step_s)
+        if count <= FEWEST_TO_TELL:
+            self._beacon.write()
+        self._beacon.write_now_and_then()
+        is_due = count >= FIRST_KEPT and time.monotonic() - self._kept_at > KEPT_EVERY_S
+        if count >= self._keep_from or is_due:
+            self._keep_from *= 4 if count >= self._keep_from else 1
+            self._write("running")
+            self._kept_at = time.monotonic()
+            self._was_at_work = True  # while we were, the program's loaders were too
+
+    def _conclude(self, verdict: str) -> None:
+        """Enough was seen, or time is up: write it down, try DDP if that may be, and end the program."""
+        self.timeline.is_over = True
+        self._gradients.unhook()
+        self._write(verdict)
+        root = self._root_for_ddp() if verdict == "enough" else None
+        if root is not None:
+            has_unused = self._gradients.is_any_silent()
+            trial = DdpTrial(self._torch, root, self.timeline.mark, has_unused, self._end_trial)
+            try:
+                trial.begin(LONGEST_S)
+                return
+            except Exception:
+                self._recorder.more["ddp_trial_fault"] = traceback.format_exc()
+        self._complete()
+        os._exit(0)
+
+    def _end_trial(self, passes: list[dict[str, Any]]) -> None:
+        with contextlib.suppress(Exception):
+            self._recorder.more["ddp_trial"] = passes
+            self._recorder.write_again()
+        self._complete()
+        os._exit(0)
+
+    def _root_for_ddp(self) -> Any:
+        """The model that DDP can be tried on: one that alone holds all that is trained, called once a backward pass.
+
+        None: there is none, it is in DDP already, it is compiled (DDP would have it compiled anew), or its steps
+        take too long.
+        """
+        torch, roots = self._torch, self._models.roots
+        distributed = getattr(torch, "distributed", None)
+        if len(roots) != 1 or self._models.ddps or _has_compiled() or self._settings.get("steps"):
+            return None
+        if distributed is None or not distributed.is_available() or distributed.is_initialized():
+            return None
+        longest_s = min(LONGEST_S, float(self._settings["until"]) - time.monotonic())
+        if (PASSES_BEFORE + FEWEST_PASSES) * max(self._pace.step_s[-3:]) > longest_s:
+            return None
+        if any(cut.forwards != len(cut.backwards) for cut in self.timeline.cuts[-FEWEST_TO_TELL:]):
+            return None
+        held = {id(parameter) for parameter in roots[0].parameters()}
+        trained = [one for one in self._gradients.parameters if one.requires_grad]
+        return roots[0] if trained and all(id(one) in held for one in trained) else None
 
     def _look_for_the_batch(self, cut: Cut) -> None:
         """Look at the inputs of every module for one step, where nothing else has told of the batch."""
@@ -244,13 +315,17 @@ class Watch:
             return bool(distributed.get_rank() == 0)
         return os.environ.get("RANK", "0") in ("", "0")
 
-    def _finish(self, reason: str) -> None:
-        self.timeline.is_over = True
-        self._gradients.unhook()
+    def _write(self, reason: str) -> None:
+        """Write the record; a fault of ours in that is noted."""
         try:
-            self._recorder.write(reason, self.autocast, self._is_without_optimizer)
+            self._recorder.write(reason, self.autocast, self._is_without_optimizer, self._optimizers)
         except Exception:
             self._beacon.fault()
+
+    def _complete(self) -> None:
+        """Say that nothing will be added to the record."""
+        self._gradients.unhook()
+        self._recorder.complete()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # closed, replaced, broken: not ours
                 stream.flush()
