@@ -33,6 +33,8 @@ MANY_GPUS_LOG_SD = 0.05
 """Several ranks share a host, and a trainer's step is not quite the same at one GPU and at many."""
 UNSTABLE_NOISE = 0.2
 """Steps that vary by more than this, a band of about 50 %, make a plan that says so."""
+DATA_BOUND_SHARE = 0.2
+"""Steps that wait for their data for more of their time than this make a plan that says so."""
 OTHER_MEMORY_LOG_SD = 0.10
 """The same chip with another memory has another memory bandwidth, and often another clock."""
 
@@ -43,6 +45,19 @@ class JobOnGpu:
 
     profile: JobProfile
     compute: ComputeModel
+
+    @property
+    def data_wait_share(self) -> float:
+        """Share of a step that is the wait for data, the largest over the measured batches."""
+        model = self.compute
+        optimizer = model.optimizer_s / self.profile.accumulation_count
+        step = model.forward_s + model.backward_s + model.data_wait_s + model.other_s + optimizer
+        return float(np.max(model.data_wait_s / step))
+
+    @property
+    def is_data_bound(self) -> bool:
+        """Whether the loader is a bottleneck."""
+        return self.data_wait_share > DATA_BOUND_SHARE
 
 
 @dataclass(frozen=True)
@@ -193,6 +208,12 @@ def _compute_doubt(
         if model.noise > UNSTABLE_NOISE:
             what = (
                 f"steps measured on {profile.gpu} vary by {100 * model.noise:.0f} % (one standard deviation)"
+            )
+            outside[what] = np.ones(len(rows), bool)
+        if on_gpu.is_data_bound:
+            what = (
+                f"the loader on these machines; up to {100 * on_gpu.data_wait_share:.0f} % of a step on "
+                f"{profile.gpu} was the wait for it, which no faster GPU shortens"
             )
             outside[what] = np.ones(len(rows), bool)
         if profile.estimated_from is not None:
