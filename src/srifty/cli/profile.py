@@ -119,6 +119,10 @@ def _job(what: list[str], batch: str | None) -> Path | Job:
         raise InvalidInput(
             f"{what[0]} is a script: profile it as you start it, srifty profile -- python {what[0]}"
         )
+    if Path(what[0]).suffix == ".sh" and Path(what[0]).exists() and not _is_program(what[0]):
+        raise InvalidInput(
+            f"{what[0]} is not executable: chmod +x {what[0]}, or srifty profile -- bash {what[0]}"
+        )
     if len(what) == 1 and (what[0].endswith(".toml") or not _is_program(what[0])):
         if batch is not None:
             raise InvalidInput(

@@ -168,9 +168,11 @@ class Predictor:
             ):
                 continue
             vcpu_count = group.offer.vcpu_count / group.offer.gpu_count
+            measured = on_gpu.profile.cpu_count
+            beside = "" if measured is None else f", the measured one {measured}"
             said.append(
                 f"the wait for data, up to {100 * on_gpu.data_wait_share:.0f} % of a step, is taken to be as on the "
-                f"measured machine; {group.offer.instance_type} has {vcpu_count:g} vCPUs a GPU to load with"
+                f"measured machine; {group.offer.instance_type} has {vcpu_count:g} vCPUs a GPU to load with{beside}"
             )
         return list(dict.fromkeys(said))
 

@@ -134,7 +134,7 @@ def see_steps(observed: Observation) -> SeenSteps:
         accumulation_count, loaded_batch = 1, None
         if all(step.is_of_one_piece for step in like_most) and in_closure <= 1:
             count, usual = _by_backward_passes(like_most)
-            if observed.optimizer_count == 1 or _fires_each_time(usual, count):
+            if observed.optimizer_count == 1 or _fires_each_time(steps, count):
                 accumulation_count, like_most = count, usual
     return SeenSteps(
         all=tuple(steps),

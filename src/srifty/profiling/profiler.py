@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
@@ -169,6 +170,7 @@ class _Profiling:
             assumptions=tuple(self.notes),
             versions=_versions(self.device),
             hardware=self.device.hardware,
+            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             taken_at=datetime.now(UTC),
         )
 

@@ -59,10 +59,13 @@ class Workload:
             if hasattr(self.optimizer, "load_state_dict"):
                 self.optimizer.load_state_dict(self.optimizer.state_dict())
 
-    def data(self, batch: int, device: torch.device) -> Any:
-        """Make a batch and move it to the device."""
+    def data(self, batch: int, device: torch.device, *, draws: int = 1) -> Any:
+        """Make a batch and move it to the device; of several draws the one with the largest tensor."""
         with user_code(f"make_batch({batch})"):
-            return moved_to(device, self.make_batch(batch))
+            largest = self.make_batch(batch)
+            for _ in range(draws - 1):
+                largest = max(largest, self.make_batch(batch), key=largest_element_count)
+            return moved_to(device, largest)
 
     def checked_loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """The loss, if it is one that can be propagated back. NaN can."""

@@ -33,6 +33,7 @@ class Recorder:
         self.looked_rows: list[int] = []
         self.device = "cpu"
         self.saves_checkpoint = True
+        self.steps_in_backward = 0
         self.more: dict[str, Any] = {}
         """What is written besides."""
 
@@ -65,6 +66,8 @@ class Recorder:
             "mark_s": self._told_mark_s(),
             "versions": self._told_versions(),
             "loads_elsewhere": self._timeline.loads_elsewhere,
+            "steps_in_backward": self.steps_in_backward,
+            "cpu_count": _cpu_count(),
             "checkpoint_bytes": None,
             "checkpoint_save_s": [],
         }
@@ -244,6 +247,13 @@ def _processor(threads: int) -> str:
     except OSError:
         pass  # not Linux
     return f"{model}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _cpu_count() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _place(tensor: Any) -> Any:
