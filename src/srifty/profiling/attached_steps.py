@@ -20,6 +20,7 @@ _WINDOW = 5
 _STEADY_WITHIN = 0.05
 _SLOW = 1.5
 _MOSTLY = 0.5
+_ONE_MORE = 2
 
 
 @dataclass(frozen=True)
@@ -203,7 +204,8 @@ def whole_steps(cuts: Sequence[Cut]) -> list[tuple[Cut, ...]]:
     if not counts:
         return [(cut,) for cut in cuts]
     fewest = min(counts.values())
-    anchor = max(number for number, count in counts.items() if count == fewest)
+    # Half of the cuts may hold one more step of one than of another that steps as often.
+    anchor = max(number for number, count in counts.items() if count <= fewest + (fewest > _ONE_MORE))
     groups: list[tuple[Cut, ...]] = []
     open_cuts: list[Cut] = []
     for cut in cuts:
