@@ -284,7 +284,7 @@ def test_the_parts_of_an_exchange_tell_two_nodes_of_eight_from_eight_of_two():
     links = {"network_bytes_per_s": 50e9, "gpu_link": "nvlink", "gpu_link_bytes_per_s": 300e9}
     few, many = (e.iteration for e in estimate(*(cluster(n, 8, gpu_count=16 // n, **links) for n in (2, 8))))
     assert many.across_exchange_s.p50 > 1.7 * few.across_exchange_s.p50
-    assert few.inside_exchange_s.p50 > 1.5 * many.inside_exchange_s.p50
+    assert few.across_exchange_s.p50 > few.inside_exchange_s.p50 > 0
     alone, one_each, single = (
         e.iteration for e in estimate(*(cluster(n, gpu_count=g) for n, g in ((1, 4), (4, 1), (1, 1))))
     )

@@ -112,10 +112,14 @@ def allreduce(
 ) -> AllReduceModel:
     """AllReduce of a bucket, in the form that each cluster's links call for.
 
-    Several nodes with NVLink inside and a fabric between exchange node by node (`hierarchical_allreduce`): two
-    p5.48xlarge move messages of 1 GiB and more at 1.09 to 1.22 times the rate at which a ring through all GPUs would
-    need their network, which no network does. All else goes round the ring through all GPUs (`ring_allreduce`): on
-    GPUs joined by PCIe and nodes by TCP, published steps follow the number of GPUs and hardly that of nodes.
+    Two nodes with NVLink inside and a fabric between exchange node by node (`hierarchical_allreduce`): NCCL takes its
+    tree there, which puts half as much on the network (NVIDIA/nccl#946). Published times show it: for messages of
+    1 GiB and more a ring would need 1.09 to 1.22 times the network that two p5.48xlarge have.
+
+    All else goes round the ring through all GPUs (`ring_allreduce`): on three nodes and more NCCL takes rings for
+    large messages (NVIDIA/nccl-tests#160); of four p4d.24xlarge the ring's rate explains 64 of 70 ms for 1 GiB, node
+    by node 50 (NVIDIA/nccl#527). On GPUs joined by PCIe and nodes by TCP, published steps follow the number of GPUs
+    and hardly that of nodes. NVLink with plain TCP was not measured, and is given the slower form.
 
     Args:
         node_count: nodes of each cluster
@@ -127,7 +131,7 @@ def allreduce(
         on_cpu: whether the ranks are CPUs, which exchange through gloo
     """
     ring = ring_allreduce(gpu_count, network_bytes_per_s, gpu_link_bytes_per_s, link_is_nvlink, on_cpu)
-    by_node = (node_count > 1) & _is_fabric(network_bytes_per_s) & ~on_cpu
+    by_node = (node_count == 2) & _is_fabric(network_bytes_per_s) & ~on_cpu
     by_node &= link_is_nvlink & (most_gpus_per_node > 1)
     if not by_node.any():
         return ring
@@ -198,10 +202,10 @@ def hierarchical_allreduce(
         across: 2 log2(n) latency + 2 (n - 1) / n x bytes / (share x node's network rate)
 
     Every GPU sends 1 / g of the bytes over 1 / g of the node's network, so a node's network carries the bytes of one
-    GPU, however many it has. Nodes form trees, whose depth is log2(n) (NCCL since 2.4: "Massively Scale Your Deep
-    Learning Training with NCCL 2.4", NVIDIA, 2019). Pieces pass both stages at once: two p5.48xlarge take 66 ms for
-    16 GiB, of which NVLink alone is busy 67 ms at its nominal rate and the network 43; one after the other they could
-    not be done in less than 110.
+    GPU, however many it has. On two nodes NCCL's tree comes to the same ("Massively Scale Your Deep Learning Training
+    with NCCL 2.4", NVIDIA, 2019). Pieces pass both stages at once: two p5.48xlarge take 66 ms for 16 GiB, of which
+    NVLink alone is busy 67 ms at its nominal rate and the network 43; one after the other they could not be done in
+    less than 110.
 
     Args:
         node_count: n
