@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from srifty.predicting.exchange_schemes import RankStep, ddp_script
@@ -76,12 +76,14 @@ def by_events(case):
 
 
 times = st.floats(0.001, 10)
+sizes = st.one_of(st.integers(1, 10**9), st.sampled_from([10**8, 10**9]))
 small = st.one_of(st.just(0.0), st.floats(0, 3))
 
 
 @st.composite
 def cases(draw):
-    count = draw(st.integers(0, 9))
+    count = draw(st.integers(0, 12))
+    early = draw(st.sampled_from([1.0, 1.0, 0.05]))  # with all ready early, exchanges queue for a slot
     ranks = tuple(
         RankStep(
             forward_s=draw(times),
@@ -89,13 +91,13 @@ def cases(draw):
             optimizer_s=draw(small),
             wait_s=draw(small),
             other_s=draw(small),
-            ready_at=tuple(sorted(draw(st.lists(st.floats(0, 1), min_size=count, max_size=count)))),
+            ready_at=tuple(sorted(draw(st.lists(st.floats(0, early), min_size=count, max_size=count)))),
         )
         for _ in range(draw(st.integers(1, 3)))
     )
     return Case(
         ranks=ranks,
-        bucket_bytes=tuple(draw(st.lists(st.integers(1, 10**9), min_size=count, max_size=count))),
+        bucket_bytes=tuple(draw(st.lists(sizes, min_size=count, max_size=count))),
         latency_s=draw(st.floats(0, 0.3)),
         seconds_per_byte=draw(st.floats(0, 5e-9)),
         slot_count=draw(st.integers(1, 4)),
@@ -151,6 +153,8 @@ def test_compute_slowed_beside_exchange_is_never_faster(case, factor):
 @settings(max_examples=200, deadline=None)
 @given(cases(), st.floats(1, 5))
 def test_a_slower_rank_never_makes_a_faster_step(case, factor):
+    # But for one case: held up, an exchange may fall beside another, and both slow compute for a shorter time.
+    assume(case.slow_down == 1 or case.slot_count == 1)
     first = case.ranks[0]
     slower = replace(first, forward_s=first.forward_s * factor, backward_s=first.backward_s * factor)
     assert step(replace(case, ranks=(slower, *case.ranks[1:]))) >= step(case) * (1 - 1e-9)
@@ -181,6 +185,14 @@ def test_a_step_worked_out_by_hand():
     # Two micro-steps: the first exchanges nothing, or as much.
     assert step(replace(case, micro_steps=2)) == pytest.approx(5.25 + 8.25)
     assert step(replace(case, micro_steps=2, exchanges_each=True)) == pytest.approx(7.75 + 8.25)
+
+
+def test_a_slot_under_a_long_exchange_is_not_free_before_its_end():
+    # One slot has the first bucket until 4, the other the next four; the last two go side by side from 4 to 5.
+    rank = RankStep(0.0, 0.001, ready_at=(0.0,) * 7)
+    case = Case((rank,), (4 * 10**9, *(10**9,) * 6), slot_count=2)
+    assert step(case) == pytest.approx(5)
+    assert max(span.end_s for span in by_events(case)) == pytest.approx(5)
 
 
 def test_nothing_to_exchange_exposes_nothing():
