@@ -99,12 +99,12 @@ def iterations_a_second() -> list[tuple[str, float, float | None]]:
     found: list[tuple[str, float, float | None]] = []
     for name, (groups, cost) in forms.items():
         took = seconds(lambda g=groups, c=cost: [simulate(g, c, step.micro_steps) for _ in range(50)])  # type: ignore[misc]
-        found.append((f"batch form, {name}", 50 * ROWS_AT_ONCE / took, 1e6))
+        found.append((f"ResNet-50, {name}", 50 * ROWS_AT_ONCE / took, 1e6))
     one = resnet50_columns(1)
     offer = next(o for o in load().offers if o.instance_type == "g4dn.xlarge")
     cluster = Cluster(groups=(NodeGroup(offer=offer, node_count=4, batch_per_gpu=32),))
     took = seconds(lambda: [trace_of(one, cluster) for _ in range(200)])
-    found.append(("event by event, 5 buckets", 200 / took, None))
+    found.append(("the same event by event, 5 buckets", 200 / took, None))
     return found
 
 
@@ -151,10 +151,10 @@ def main() -> None:
     for what, took, asked in rows:
         print(f"| {what} | {took:.3f} | {'' if asked is None else f'< {asked}'} |")
     print(f"\nOne call is {singly * ROWS / 200 / in_one_call:,.0f} times faster than one by one.\n")
-    print("| iteration estimates a second, one core (ResNet-50) | a second | asked |")
+    print("| iteration estimates a second, one core, batch form | a second | asked |")
     print("| --- | ---: | ---: |")
     estimates = iterations_a_second()
-    whole = ("whole prediction: curves, exchange and five scenarios", ROWS / in_one_call, None)
+    whole = ("whole prediction of BERT-base: curves, exchange and five scenarios", ROWS / in_one_call, None)
     for what, count, least in [*estimates, whole]:
         print(f"| {what} | {count:,.0f} | {'' if least is None else f'> {least:,.0f}'} |")
     print(f"\nThe batch form is {estimates[0][1] / estimates[-1][1]:,.0f} times faster than event by event.")

@@ -54,3 +54,9 @@ def test_one_rank_waits_for_nobody_and_more_ranks_never_wait_less(ranks, micro_s
     assert waits[0] == 0
     assert np.all(np.isfinite(waits))
     assert waits[2] >= waits[1] * (1 - 1e-9) >= 0
+
+
+def test_a_count_beyond_the_table_is_worked_out_alike():
+    (of_table,), (beyond, same) = largest_of(np.array([65_000]))[0], largest_of(np.array([66_000, 65_000]))[0]
+    assert same == of_table < beyond
+    assert [column.tolist() for column in largest_of(np.array([], np.int64))] == [[], []]

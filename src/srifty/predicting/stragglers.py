@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LONGEST_TAIL = 6.0
 """Tail above over tail below at most: three percentiles cannot tell a longer one from a single stall."""
+LARGEST_TABLE = 65536
+"""Rank counts below this are looked up."""
 NEARLY_NORMAL = 1e-5
 """The least b: below it the exponentials are lost in rounding."""
 
@@ -66,10 +68,15 @@ def _lognormal_variance(square: Floats | float) -> Floats:
 
 def largest_of(rank_count: Ints) -> tuple[Floats, Floats]:
     """Mean and variance of the largest of n draws from a standard normal distribution."""
-    # A cluster table holds few different counts, so each is worked out once.
-    counts, where = np.unique(rank_count, return_inverse=True)
-    moments = np.array([_moments(n) for n in counts.tolist()]).reshape(-1, 2)[where.reshape(-1)]
-    return moments[:, 0], moments[:, 1]
+    # A cluster table holds few different counts, so each is worked out once; a table to look them up needs no sorting.
+    if len(rank_count) and rank_count.max() < LARGEST_TABLE:
+        counts, where = np.flatnonzero(np.bincount(rank_count)), rank_count
+        mean, variance = np.zeros((2, int(rank_count.max()) + 1))
+        mean[counts], variance[counts] = np.array([_moments(n) for n in counts.tolist()]).T
+    else:
+        counts, where = np.unique(rank_count, return_inverse=True)
+        mean, variance = np.array([_moments(n) for n in counts.tolist()]).reshape(-1, 2).T
+    return mean[where], variance[where]
 
 
 @lru_cache(maxsize=4096)
