@@ -179,8 +179,26 @@ class Predictor:
             said.append(
                 "the rate of the link between a machine's GPUs is not known, so the least of its kind is taken"
             )
+        said += self._data_waits(cluster)
         said.append("the time to start the machines and to load the data set is not counted")
         return tuple(said)
+
+    def _data_waits(self, cluster: Cluster) -> list[str]:
+        """What is taken of the loader, for each kind of machine whose steps wait for it much."""
+        said = []
+        for group in cluster.groups:
+            index = self.profile_index(group.offer)
+            if (
+                index is None
+                or not (on_gpu := JobOnGpu(self.profiles[index], self.compute[index])).is_data_bound
+            ):
+                continue
+            vcpu_count = group.offer.vcpu_count / group.offer.gpu_count
+            said.append(
+                f"the wait for data, up to {100 * on_gpu.data_wait_share:.0f} % of a step, is taken to be as on the "
+                f"measured machine; {group.offer.instance_type} has {vcpu_count:g} vCPUs a GPU to load with"
+            )
+        return list(dict.fromkeys(said))
 
     def _checked_profiles(self, clusters: ClusterTable) -> Ints:
         """Profile of each offer of the table, after a check of every row against what was measured."""

@@ -48,6 +48,8 @@ predictions only get worse. So nothing is added unasked."""
 SLOT_COUNT = 1
 """NCCL exchanges one bucket after another. gloo has two under way, but where links of 0.2 to 2.5 Gbit/s were measured
 one exchange fills 95 % of the link, so that two share it and end no sooner than one after the other."""
+DATA_BOUND_SHARE = 0.2
+"""Steps that wait for their data for more of their time than this make a plan that says so."""
 OTHER_MEMORY_LOG_SD = 0.10
 """The same chip with another memory has another memory bandwidth, and often another clock."""
 
@@ -60,6 +62,19 @@ class JobOnGpu:
     compute: ComputeModel
     slow_down: float = SLOW_DOWN
     """Factor >= 1 on its compute while an exchange is in flight."""
+
+    @property
+    def data_wait_share(self) -> float:
+        """Share of a step that is the wait for data, the largest over the measured batches."""
+        model = self.compute
+        optimizer = model.optimizer_s / self.profile.accumulation_count
+        step = model.forward_s + model.backward_s + model.data_wait_s + model.other_s + optimizer
+        return float(np.max(model.data_wait_s / step))
+
+    @property
+    def is_data_bound(self) -> bool:
+        """Whether the loader is a bottleneck."""
+        return self.data_wait_share > DATA_BOUND_SHARE
 
 
 @dataclass(frozen=True)
@@ -270,6 +285,12 @@ def _compute_doubt(
         if model.noise > UNSTABLE_NOISE:
             what = (
                 f"steps measured on {profile.gpu} vary by {100 * model.noise:.0f} % (one standard deviation)"
+            )
+            outside[what] = np.ones(len(rows), bool)
+        if on_gpu.is_data_bound:
+            what = (
+                f"the loader on these machines; up to {100 * on_gpu.data_wait_share:.0f} % of a step on "
+                f"{profile.gpu} was the wait for it, which no faster GPU shortens"
             )
             outside[what] = np.ones(len(rows), bool)
         if profile.estimated_from is not None:

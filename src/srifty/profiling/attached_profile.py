@@ -94,13 +94,16 @@ def measured_run(
     return Measured(found, observed, steps, exchange_s, tuple(notes))
 
 
-def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobProfile:
+def profile_of(
+    job: Job, runs: Sequence[Measured], notes: Sequence[str], *, is_searched: bool = False
+) -> JobProfile:
     """One profile of all runs; what does not depend on the batch is the largest one's.
 
     Args:
         job: what was run
         runs: one at least
         notes: of the runs, and of those that gave nothing
+        is_searched: whether the largest batch is known from a search, and need not be noted
     """
     by_batch = {run.batch: run for run in runs}
     ordered = [by_batch[batch] for batch in sorted(by_batch)]
@@ -109,9 +112,12 @@ def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobP
     buckets = attached_buckets(observed, steps)
     all_notes = [
         *notes,
-        f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit",
         *buckets.notes,
     ]
+    if not is_searched:
+        all_notes.append(
+            f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit"
+        )
     if steps.accumulation_count > 1 and not observed.ddps:
         all_notes.append(
             f"the script accumulates {steps.accumulation_count} micro-steps without DDP; it is taken to suppress "

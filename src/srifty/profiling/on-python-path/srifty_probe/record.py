@@ -32,6 +32,7 @@ class Recorder:
         self._told: dict[str, Any] = {}
         self.looked_rows: list[int] = []
         self.device = "cpu"
+        self.saves_checkpoint = True
         self.more: dict[str, Any] = {}
         """What is written besides."""
 
@@ -41,7 +42,7 @@ class Recorder:
         """Write what was seen, then try to save a checkpoint, and write again with what that took.
 
         Args:
-            reason: "running" while the program goes on; then no checkpoint is saved
+            reason: "running" while the program goes on, "failed"; then no checkpoint is saved
             autocast: how often each type was entered
             is_without_optimizer: whether each backward pass is a step
             optimizers: those that stepped
@@ -69,7 +70,7 @@ class Recorder:
         }
         told.update(_guarded(self._told_device) or {"device": self.device, "hardware": ""})
         self.write_again()
-        if reason not in ("failed", "running"):
+        if reason not in ("failed", "running") and self.saves_checkpoint:
             told.update(_guarded(lambda: self._told_checkpoint(optimizers)) or {})
             self.write_again()
 

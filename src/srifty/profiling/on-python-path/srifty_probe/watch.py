@@ -40,6 +40,7 @@ class Watch:
         self._gradients = Gradients(self.timeline)
         self._models = Models(torch, self.timeline)
         self._recorder = Recorder(torch, self.timeline, self._gradients, self._models, beacon)
+        self._recorder.saves_checkpoint = not settings.get("steps")
         self.clear()
 
     def clear(self) -> None:
