@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from srifty.errors import InvalidInput
 from srifty.records import Catalog, Cluster, Constraints, Job, JobEstimate, JobProfile, Plan
@@ -170,6 +170,30 @@ def predict(
     job = _job(predictor, clusters[0].global_batch, samples)
     estimates = predictor.estimate(ClusterTable.of(clusters), job)
     return tuple(estimates.job(row) for row in range(len(clusters)))
+
+
+def trace(
+    profiles: Profiles,
+    cluster: Cluster,
+    *,
+    estimate_unmeasured: bool = False,
+    catalog: Catalog | FilePath | None = None,
+) -> dict[str, Any]:
+    """The median iteration of a cluster as a picture: JSON of Chrome's trace format, for Perfetto.
+
+    Args:
+        profiles: of one job, on each kind of GPU that the cluster has
+        cluster: as an estimate names it (`predict(...)[0].iteration.cluster`)
+        estimate_unmeasured, catalog: as for `predict`
+
+    Raises:
+        NotMeasured: a GPU without a profile, a batch beyond the largest that fits
+    """
+    from srifty.reporting.chrome_trace import chrome_trace
+
+    predictor = _predictor(profiles, _catalog(catalog) if estimate_unmeasured else None)
+    title = f"one predicted iteration of {predictor.profiles[0].job.name} on {cluster}"
+    return chrome_trace(predictor.trace(cluster), title=title)
 
 
 def plan(
