@@ -35,7 +35,7 @@ def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
     parts = (
         ("compute", step.compute_s),
         ("exposed exchange", step.exposed_allreduce_s),
-        ("waiting for the slowest", step.waiting_s),
+        ("waiting for the slowest, and for data", step.waiting_s),
     )
     for name, spread in parts:
         table.add_row(name, *time_and_band(spread), f"{100 * spread.p50 / step.duration_s.p50:.0f} %")
