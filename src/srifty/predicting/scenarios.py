@@ -13,7 +13,9 @@ import numpy as np
 
 from srifty.predicting.allreduce_model import AllReduceModel, ring_allreduce
 from srifty.predicting.compute_model import ComputeModel
+from srifty.predicting.exchange_model import LearnedExchange
 from srifty.predicting.iteration_simulator import Iteration, exposed_allreduce_s, longest_of
+from srifty.predicting.measured_exchange import with_measured
 from srifty.predicting.memory_model import is_same_memory
 from srifty.records.cluster_table import ClusterTable
 from srifty.records.job_profile import JobProfile
@@ -85,9 +87,16 @@ class Scenarios:
 
 
 def scenarios(
-    clusters: ClusterTable, rows: Ints, machines: MachineColumns, mix: Sequence[JobOnGpu]
+    clusters: ClusterTable,
+    rows: Ints,
+    machines: MachineColumns,
+    mix: Sequence[JobOnGpu],
+    learned: LearnedExchange | None = None,
 ) -> Scenarios:
-    """Five scenarios of the rows, whose groups have the GPUs of `mix`, one a group."""
+    """Five scenarios of the rows, whose groups have the GPUs of `mix`, one a group.
+
+    Where exchanges between the machines were measured, `learned` takes the place of the formula.
+    """
     batch = clusters.batch_per_gpu[rows].astype(float)
     micro_steps = clusters.accumulation_count[rows]
     before = micro_steps - 1
@@ -122,6 +131,9 @@ def scenarios(
     each_time = any(on_gpu.profile.exchanges_every_micro_step for on_gpu in mix)
     exchange_count = micro_steps if each_time else np.ones_like(micro_steps)
     compute_log_sd, outside = _compute_doubt(clusters, rows, machines, mix)
+    if learned is not None:
+        exchange, beyond = with_measured(exchange, learned, clusters, rows, len(mix), bucket_bytes)
+        outside |= beyond
     slower = np.exp(Z90 * compute_log_sd)
     longer = np.exp(Z90 * exchange.log_sd)
     told = []
