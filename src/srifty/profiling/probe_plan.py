@@ -81,7 +81,23 @@ class ProbePlan:
         if len(self.measured) >= MOST_POINTS:
             return None
         limit = min(SHARE_OF_REST * left_s, LONGEST_POINT_S)
-        open_points = [point for point in self.candidates if self._may_follow(point, limit)]
+        done = {point for point, _, _ in self.measured}
+        largest: dict[tuple[int, int], int] = {}
+        for point in done:
+            key = (point.node_count, point.gpus_per_node)
+            largest[key] = max(largest.get(key, 0), point.message_bytes)
+        near = [
+            point
+            for point in self.candidates
+            if point not in done
+            and point.message_bytes
+            <= LARGEST_STEP * largest.get((point.node_count, point.gpus_per_node), SMALLEST_BYTES)
+        ]
+        open_points = [
+            point
+            for point, expected in zip(near, self._expected_s(near), strict=True)
+            if expected * (1 + repeat_count(expected)) < limit
+        ]
         if not open_points:
             return None
         worth = self.doubt(open_points) * np.array([importance(point) for point in open_points])
@@ -99,28 +115,22 @@ class ProbePlan:
 
     def expected_s(self, point: Point) -> float:
         """About how long one exchange takes: that of the nearest measured one, in proportion to bytes if larger [s]."""
-        place = np.array(point.place)
-        near, seconds, _ = min(
-            self.measured,
-            key=lambda one: float((np.abs(np.array(one[0].place) - place) / NEAR_OCTAVES).sum()),
-        )
-        peers = point.node_count * point.gpus_per_node / (near.node_count * near.gpus_per_node)
-        more = point.message_bytes * point.concurrency / (near.message_bytes * near.concurrency)
-        return seconds * max(1.0, more) * max(1.0, peers)
+        return self._expected_s([point])[0]
 
-    def _may_follow(self, point: Point, limit_s: float) -> bool:
-        if any(point == one for one, _, _ in self.measured):
-            return False
-        own = [
-            one.message_bytes
-            for one, _, _ in self.measured
-            if (one.node_count, one.gpus_per_node) == (point.node_count, point.gpus_per_node)
-        ]
-        largest = max(own, default=SMALLEST_BYTES)
-        if point.message_bytes > LARGEST_STEP * largest:
-            return False
-        expected = self.expected_s(point)
-        return expected * (1 + repeat_count(expected)) < limit_s
+    def _expected_s(self, points: Sequence[Point]) -> list[float]:
+        if not points:
+            return []
+        seen = np.array([point.place for point, _, _ in self.measured])
+        asked = np.array([point.place for point in points])
+        more = asked[:, None, :] - seen[None, :, :]
+        nearest = (np.abs(more) / np.array(NEAR_OCTAVES)).sum(axis=2).argmin(axis=1)
+        octaves = more[np.arange(len(points)), nearest]
+        bytes_more, peers_more = octaves[:, 0] + octaves[:, 3], octaves[:, 1] + octaves[:, 2]
+        seconds = np.array([seconds for _, seconds, _ in self.measured])[nearest]
+        longer: list[float] = (
+            seconds * 2 ** np.maximum(bytes_more, 0) * 2 ** np.maximum(peers_more, 0)
+        ).tolist()
+        return longer
 
 
 def candidates(layouts: Sequence[tuple[int, int]], max_message_bytes: int) -> tuple[Point, ...]:

@@ -108,9 +108,9 @@ def _sample(cells: Mapping[str, str], where: str) -> AllReduceSample:
     nodes = _whole(cells, "node_count", where, "nodes")
     per_node = _whole(cells, "gpus_per_node", where, "GPUs")
     types = _types(cells["instance_types"])
-    for column in ("instance_types", "backend"):
-        if not cells[column]:
-            raise InvalidInput(f"{where}: {column} is empty")
+    for column, value in (("instance_types", types), ("backend", cells["backend"])):
+        if not value:
+            raise InvalidInput(f"{where}: {column} is {cells[column]!r}; it must hold a name")
     repeat = _whole(cells, "repeat", where, "readings before", least=0)
     rate = _positive(cells, "link_bytes_per_s", where, "bytes/s") if cells["link_bytes_per_s"] else None
     return checked(
