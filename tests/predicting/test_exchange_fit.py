@@ -6,6 +6,8 @@ import time
 
 import numpy as np
 import pytest
+from benchmarks.accuracy import exchanges
+from benchmarks.accuracy.measured import data_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.predicting.exchange_kit import AT, SIZES, seconds, session
@@ -13,7 +15,7 @@ from tests.predicting.exchange_kit import AT, SIZES, seconds, session
 from srifty.errors import InvalidInput
 from srifty.predicting.exchange_formula import Exchanges
 from srifty.predicting.exchange_model import LearnedExchange, version_key
-from srifty.records import ExchangeModel
+from srifty.records import Dropped, ExchangeModel
 from srifty.records.files import from_json, to_json
 
 pytest.importorskip("xgboost", reason="fitting needs xgboost-cpu")
@@ -200,6 +202,26 @@ def test_a_kind_of_machine_measured_little_takes_from_the_others():
     setup = learned.setup_of(frozenset({"poor"}), "nccl", True)
     expected = seconds(16, 2**26, rate=0.5e9, growth=0.25)
     assert np.exp(told(learned, 16, [2**26], setup).p50[0]) == pytest.approx(expected, rel=0.25)
+
+
+def test_what_a_file_lost_is_said():
+    lost = session().model_copy(
+        update={"dropped": (Dropped(why="log.txt: lines that are not whole (7)", count=1),)}
+    )
+    assert "left out: 1, log.txt: lines that are not whole (7)" in fitted(lost).model.assumptions
+
+
+def test_published_exchanges_of_a_size_left_out_are_told_within_10_percent():
+    """docs/accuracy.md has the table."""
+    try:
+        folder = data_folder()
+    except SystemExit as absent:
+        pytest.skip(str(absent))
+    left = exchanges.left_out(exchanges.published(folder), lambda sample: sample.gpu_count)
+    error = [abs(one.told_s["learned"] / one.measured_s - 1) for one in left]
+    assert len(error) == 61
+    assert np.median(error) < 0.10
+    assert np.mean([one.share_in_band for one in left]) > 0.8
 
 
 def test_an_outlier_does_not_move_the_rest():

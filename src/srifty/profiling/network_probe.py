@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from srifty.errors import InvalidInput, NotMeasured
+from srifty.profiling.chip import chip
 from srifty.profiling.exchange_timer import ExchangeTimer, largest_message_bytes
 from srifty.profiling.probe_plan import Point, ProbePlan, candidates, layouts
 from srifty.records.network_profile import AllReduceSample, NetworkProfile
@@ -148,7 +149,11 @@ class _Probe:
     def _samples(self, point: Point, repeats_s: list[float]) -> list[AllReduceSample]:
         members = self._members(point)
         given = {self._ranks[rank].instance_type for rank in members} - {""}
-        kind = "cpu" if self._place.type == "cpu" else torch.get_device_module(self._place).get_device_name()
+        kind = (
+            "cpu"
+            if self._place.type == "cpu"
+            else chip(torch.get_device_module(self._place).get_device_name())
+        )
         return [
             AllReduceSample(
                 instance_types=tuple(sorted(given)) or (f"{self._fewest}x{kind}",),
