@@ -89,7 +89,7 @@ def _ring(readings: Readings, fitted_at: datetime) -> ExchangeModel:
     setups = tuple(
         setup.model_copy(
             update={
-                **dict(zip(PARAMETERS, np.exp(ring.parameters[s]).tolist(), strict=True)),
+                **dict(zip(PARAMETERS, np.exp(np.clip(ring.parameters[s], -60, 30)).tolist(), strict=True)),
                 "log_covariance": tuple(map(tuple, ring.covariance[s].tolist())),
             }
         )

@@ -133,6 +133,7 @@ def _unfitted(
         rate = least(lambda offer: offer.gpu_link_bytes_per_s)
     # Without a nominal rate, the best that was measured: the share is of that, and as good.
     rate = rate or max(2 * (s.gpu_count - 1) / s.gpu_count * s.message_bytes / s.duration_s for s in samples)
+    rate = min(max(rate, 1.0), 1e15)
     links = {offer.gpu_link for offer in offers} - {None}
     gpus = [s.gpus_per_node for s in samples]
     vcpus = least(lambda offer: offer.vcpu_count)
