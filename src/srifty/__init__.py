@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
-    from srifty.verbs import fit_network, offers, plan, predict, probe, profile, sample_profiles
+    from srifty.verbs import fit_network, offers, plan, predict, probe, profile, sample_profiles, trace
 
 __version__ = "0.1.0"
 
@@ -83,6 +83,7 @@ __all__ = [
     "profile",
     "read",
     "sample_profiles",
+    "trace",
     "write",
 ]
 
@@ -91,7 +92,16 @@ _HOMES = {
     "srifty.profiling.inside": ("profile_steps",),
     "srifty.profiling.lightning_callback": ("LightningCallback",),
     "srifty.profiling.transformers_callback": ("TransformersCallback",),
-    "srifty.verbs": ("fit_network", "offers", "plan", "predict", "probe", "profile", "sample_profiles"),
+    "srifty.verbs": (
+        "fit_network",
+        "offers",
+        "plan",
+        "predict",
+        "probe",
+        "profile",
+        "sample_profiles",
+        "trace",
+    ),
     "srifty.records.files": ("read", "write"),
     "srifty.errors": (
         "CloudRefused",

@@ -14,6 +14,7 @@ from srifty.predicting.predictor import Predictor
 from srifty.records import Catalog, Cluster, Job, NodeGroup
 from srifty.records.cluster_table import ClusterTable
 from srifty.records.files import write
+from srifty.records.iteration_span import Lane
 
 pytest.importorskip("xgboost", reason="fitting needs xgboost-cpu")
 from srifty.predicting.exchange_fit import fit_exchange
@@ -40,7 +41,7 @@ def test_a_measured_machine_goes_by_what_was_measured(make_offer, make_profile, 
     profile = make_profile(seconds_a_sample=1e-5, constant_s=1e-4)
     asked = cluster((make_offer(), 4))
     (by_formula,) = exposed_s(Predictor((profile,)), asked)
-    (measured,) = exposed_s(Predictor((profile,), model), asked)
+    (measured,) = exposed_s(Predictor((profile,), exchange_model=model), asked)
     moved = 1.5 * profile.trainable_bytes
     assert by_formula.exposed_allreduce_s.p50 == pytest.approx(moved / (0.85 * 1.25e9), rel=0.05)
     assert measured.exposed_allreduce_s.p50 == pytest.approx(moved / 0.2e9, rel=0.06)
@@ -49,7 +50,7 @@ def test_a_measured_machine_goes_by_what_was_measured(make_offer, make_profile, 
 
 
 def test_the_estimate_says_which_it_goes_by(make_offer, make_profile, model):
-    predictor = Predictor((make_profile(),), model)
+    predictor = Predictor((make_profile(),), exchange_model=model)
     measured = predictor.assumptions(cluster((make_offer(), 4)))
     other = predictor.assumptions(cluster((make_offer(instance_type="other"), 4)))
     assert any("follow from 250 measured exchanges (nccl 2.21.5, 1 session)" in said for said in measured)
@@ -61,11 +62,11 @@ def test_other_machines_and_one_node_go_by_the_formula_as_before(make_offer, mak
     offers = (make_offer(instance_type="other"), make_offer(gpu_count=4, instance_type="small"))
     asked = [cluster((offers[0], 4)), cluster((offers[1], 1))]
     without = exposed_s(Predictor((make_profile(),)), *asked)
-    assert exposed_s(Predictor((make_profile(),), model), *asked) == without
+    assert exposed_s(Predictor((make_profile(),), exchange_model=model), *asked) == without
 
 
 def test_more_nodes_than_were_measured_are_said(make_offer, make_profile, model):
-    (told,) = exposed_s(Predictor((make_profile(),), model), cluster((make_offer(), 16)))
+    (told,) = exposed_s(Predictor((make_profile(),), exchange_model=model), cluster((make_offer(), 16)))
     assert "exchange on small: 16 nodes, measured up to 8" in told.extrapolated
 
 
@@ -73,7 +74,9 @@ def test_unlike_machines_measured_alone_are_told_by_the_slower(make_offer, make_
     pair = fit_exchange([session("small", rate=0.9e9), session("slow", rate=0.3e9)], (), AT)
     profile = make_profile(seconds_a_sample=1e-5, constant_s=1e-4)
     slow, small = make_offer(instance_type="slow"), make_offer()
-    both, alone = exposed_s(Predictor((profile,), pair), cluster((small, 2), (slow, 2)), cluster((slow, 4)))
+    both, alone = exposed_s(
+        Predictor((profile,), exchange_model=pair), cluster((small, 2), (slow, 2)), cluster((slow, 4))
+    )
     assert both.exposed_allreduce_s.p50 == pytest.approx(alone.exposed_allreduce_s.p50, rel=1e-6)
     assert any("each was measured alone" in what for what in both.extrapolated)
     together = fit_exchange([session("small", rate=0.9e9), session("slow", rate=0.3e9)], (), AT)
@@ -99,7 +102,7 @@ def test_100_000_clusters_are_told_at_once(make_offer, make_profile, model):
         (1 + np.arange(count) % 60)[:, None],
         np.ones(count, np.int64),
     )
-    predictor = Predictor((make_profile(),), model)
+    predictor = Predictor((make_profile(),), exchange_model=model)
     start = time.perf_counter()
     told = predictor.estimate(table, Job(name="job", step_count=10))
     assert np.isfinite(told.step_s.p90).all()
@@ -119,3 +122,18 @@ def test_verbs_take_the_model_s_file(make_offer, make_profile, model, tmp_path):
     assert srifty.plan(profile, **asked).cluster.node_count >= 1
     planned = srifty.plan(profile, model=model, goal="fastest", **asked)
     assert planned.cluster.node_count == 1  # what an exchange really takes makes one machine the fastest
+
+
+def test_what_was_measured_over_several_nodes_is_the_network_s_and_a_trace_shows_it(
+    make_offer, make_profile, model
+):
+    profile = make_profile(seconds_a_sample=1e-5, constant_s=1e-4)
+    predictor = Predictor((profile,), exchange_model=model)
+    asked = cluster((make_offer(), 4))
+    table = predictor.estimate(ClusterTable.of([asked]), JOB)
+    moved_s = 1.5 * profile.trainable_bytes / 0.2e9
+    assert table.across_exchange_s.p50[0] == pytest.approx(moved_s, rel=0.06)
+    assert table.inside_exchange_s.p50[0] == 0
+    spans = predictor.trace(asked).spans
+    exchanges = [span for span in spans if span.lane is Lane.EXCHANGE]
+    assert sum(span.duration_s for span in exchanges) == pytest.approx(moved_s, rel=0.06)

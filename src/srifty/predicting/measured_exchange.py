@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from srifty.predicting.allreduce_model import AllReduceModel
+from srifty.predicting.allreduce_model import AllReduceModel, LinkTime
 from srifty.predicting.exchange_model import LearnedExchange, Told
 from srifty.records.cluster_table import ClusterTable
 from srifty.records.offer import Offer
@@ -42,13 +42,15 @@ def with_measured(
         clusters, rows, group_count: the clusters, the rows asked for, and how many groups each has
         bucket_bytes: of the job [bytes]
 
-    Unlike machines that were measured one by one but not together are told by the slower kind.
+    What was measured over several nodes is the network's time; the links inside the nodes keep the formula's, as far
+    as that fits into what was measured. Unlike machines that were measured one by one but not together are told by the
+    slower kind.
     """
     outside: dict[str, Bools] = {}
     if not len(bucket_bytes):
         return by_formula, outside
-    latency = by_formula.latency_s.copy()
-    per_byte = by_formula.seconds_per_byte.copy()
+    latency, per_byte = np.zeros(len(rows)), np.zeros(len(rows))
+    told = np.zeros(len(rows), bool)
     log_sd = by_formula.log_sd.copy()
     nodes = clusters.node_count[rows].sum(axis=1)
     gpus = clusters.gpu_count[rows]
@@ -66,6 +68,7 @@ def with_measured(
             slowest = total.argmax(axis=0)
             at = np.arange(layouts.shape[1])
             layout = layout.reshape(-1)
+            told[own] = True
             latency[own] = np.stack([line[0] for line in lines])[slowest, at][layout]
             per_byte[own] = np.stack([line[1] for line in lines])[slowest, at][layout]
             log_sd[own] = np.stack([line[2] for line in lines])[slowest, at][layout]
@@ -76,7 +79,20 @@ def with_measured(
                 types = " and ".join(sorted({offer.instance_type for offer in offers}))
                 what = f"exchange between {types}: each was measured alone, not together"
                 outside.setdefault(what, np.zeros(len(rows), bool))[own] = True
-    return AllReduceModel(latency, per_byte, log_sd), outside
+    is_inside = nodes == 1
+    inside = LinkTime(
+        np.where(told, np.where(is_inside, latency, 0.0), by_formula.inside.latency_s),
+        np.where(
+            told,
+            np.where(is_inside, per_byte, np.minimum(by_formula.inside.seconds_per_byte, per_byte)),
+            by_formula.inside.seconds_per_byte,
+        ),
+    )
+    across = LinkTime(
+        np.where(told, np.where(is_inside, 0.0, latency), by_formula.across.latency_s),
+        np.where(told, np.where(is_inside, 0.0, per_byte), by_formula.across.seconds_per_byte),
+    )
+    return AllReduceModel(inside, across, log_sd), outside
 
 
 def covering(learned: LearnedExchange, offers: Sequence[Offer], has_many_nodes: bool) -> list[int]:
