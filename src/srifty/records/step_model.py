@@ -1,0 +1,65 @@
+"""StepModel: what measured steps taught about jobs and kinds of machine, as one file."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from srifty.records.record import Count, Positive, Record
+
+Natural = Annotated[int, Field(ge=0)]
+Numbers = tuple[float, ...]
+
+
+class MachineFit(Record):
+    """A kind of machine: what its jobs have in common."""
+
+    instance_type: str
+    gpu: str
+    mean: Numbers
+    """Parameters of the step formula, in its order; see docs/models.md."""
+    covariance_root: Numbers
+    """Lower Cholesky factor of their covariance, row by row without the zeros."""
+    node_count: Natural
+    """Most nodes of a measured cluster; 0: nothing was measured on several GPUs."""
+    gpu_count: Natural
+    """Most GPUs of a measured cluster."""
+    gpus_per_node: Natural
+    """Most GPUs used on one node."""
+    unprobed_band: Positive
+    """What the band of a job not measured on several GPUs is multiplied by, from the other jobs left out in turn."""
+
+
+class JobFit(Record):
+    """A job on a kind of machine: a linear model about the best parameters, with its doubt."""
+
+    job: str
+    instance_type: str
+    gpu: str
+    gradient_bytes: Positive | None = None
+    knots: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Batches between which the compute curve is straight [samples]."""
+    smallest_batch: Count
+    largest_batch: Count
+    best: Numbers
+    """The formula's parameters, then the logarithm of the curve at the knots [s]."""
+    anchors: tuple[tuple[float, float, float, float], ...] = ()
+    """Layouts by which what the formula leaves unexplained is told; empty: none of several GPUs was measured."""
+    shift: Numbers
+    """Posterior mean, about `best`, of parameters, curve and unexplained part."""
+    covariance_root: Numbers
+    """Lower Cholesky factor of the posterior covariance, row by row without the zeros."""
+    band: Positive
+    """What the band is multiplied by, from layouts left out in turn."""
+    layout_count: Natural
+    """Layouts of several GPUs measured."""
+
+
+class StepModel(Record):
+    """Learned from measured steps by `srifty fit`; `srifty predict --model` tells steps from it."""
+
+    machines: Annotated[tuple[MachineFit, ...], Field(min_length=1)]
+    jobs: Annotated[tuple[JobFit, ...], Field(min_length=1)]
+    row_count: Count
+    """Measured steps that it was learned from."""
