@@ -6,7 +6,7 @@ import platform
 from datetime import date
 
 import srifty
-from benchmarks.accuracy import compute_curves, exchange_efficiency, gpu_scaling, step_times
+from benchmarks.accuracy import compute_curves, exchange_efficiency, gpu_scaling, step_splits, step_times
 from benchmarks.accuracy.measured import data_folder
 
 
@@ -18,6 +18,8 @@ def main() -> None:
     )
     print("\n## Step time of several GPUs, from the curve of one\n")
     print(step_times.report(folder))
+    print("\n## Step time learned from other steps\n")
+    print(step_splits.report(folder))
     print("\n## Step time of one GPU at a batch that was not measured\n")
     print(compute_curves.report(folder))
     print("\n## Step time on a GPU that was not measured\n")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.accuracy.measured import WILD, step_timings
+from benchmarks.accuracy.step_baselines import BASELINES
+from srifty.predicting.step_model import fit_steps, predict_steps
 from srifty.records.step_table import StepGrid, StepTable
 from srifty.records.step_timing import StepTiming
 
@@ -201,3 +203,77 @@ def scores(all_parts: Sequence[Part], predict: Predict) -> list[Score]:
             (np.abs(p50 / step_s - 1), inside, (p90 - p10) / p50)
         )
     return [Score(*key, *(np.concatenate(c) for c in zip(*of, strict=True))) for key, of in found.items()]
+
+
+def step_model(known: StepTable, asked: StepGrid) -> Bands:
+    """What `srifty fit` and `srifty predict --model` do."""
+    found = predict_steps(fit_steps(known), asked)
+    return found.p50_s, found.p10_s, found.p90_s
+
+
+def without_band(baseline: Callable[[StepTable, StepGrid], Floats]) -> Predict:
+    """A baseline, which has no band."""
+
+    def predict(known: StepTable, asked: StepGrid) -> Bands:
+        told = baseline(known, asked)
+        return told, told, told
+
+    return predict
+
+
+def report(folder: Path) -> str:
+    """Two tables, as Markdown: by split and machine, jobs alike; and by job."""
+    held_out = list(parts(folder))
+    ours = scores(held_out, step_model)
+    others = {name: scores(held_out, without_band(baseline)) for name, baseline in BASELINES.items()}
+    names = list(others)
+    lines = [
+        f"| held out | machine | jobs | mean | median | p90 | worst | in 80 % band | its width | "
+        f"{' | '.join(names)} |",
+        f"| --- | --- | ---: | {' | '.join(['---:'] * (6 + len(names)))} |",
+    ]
+    for split, machine, chosen in _groups(ours):
+        mine = [score for score in ours if chosen(score)]
+        beside = [np.mean([s.error.mean() for s in found if chosen(s)]) for found in others.values()]
+        lines.append(
+            f"| {split} | {machine} | {len(mine)} | {_figures(mine)} | {' | '.join(_percent(x) for x in beside)} |"
+        )
+    lines += [
+        "",
+        "| held out | machine | job | rows | mean | median | p90 | worst | in 80 % band | its width |",
+        f"| --- | --- | --- | {' | '.join(['---:'] * 7)} |",
+    ]
+    for score in ours:
+        aside = "" if score.counted else " (not counted)"
+        lines.append(
+            f"| {score.split} | {score.session} | {score.job}{aside} | {len(score.error)} | {_figures([score])} |"
+        )
+    return "\n".join(lines)
+
+
+def _groups(ours: Sequence[Score]) -> Iterator[tuple[str, str, Callable[[Score], bool]]]:
+    """Split, machine, and which scores belong to it."""
+    for split, session in dict.fromkeys((s.split, s.session) for s in ours if s.counted):
+
+        def chosen(score: Score, split: str = split, session: str = session) -> bool:
+            return score.counted and (score.split, score.session) == (split, session)
+
+        yield split, session, chosen
+
+
+def _figures(found: Sequence[Score]) -> str:
+    """Mean, median, p90 and worst error, coverage and width of the band: each the mean over jobs, worst the worst."""
+    summaries: tuple[Callable[[Score], float], ...] = (
+        lambda s: float(s.error.mean()),
+        lambda s: float(np.median(s.error)),
+        lambda s: float(np.quantile(s.error, 0.9)),
+    )
+    means = [_percent(float(np.mean([summary(s) for s in found]))) for summary in summaries]
+    worst = _percent(max(float(s.error.max()) for s in found))
+    inside = f"{100 * np.mean([s.inside.mean() for s in found]):.0f} %"
+    width = f"{100 * np.mean([s.width.mean() for s in found]):.0f} %"
+    return " | ".join([*means, worst, inside, width])
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

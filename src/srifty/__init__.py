@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
-    from srifty.verbs import offers, plan, predict, profile, sample_profiles
+    from srifty.verbs import fit, offers, plan, predict, predict_steps, probe_advice, profile, sample_profiles
 
 __version__ = "0.1.0"
 
@@ -50,7 +50,9 @@ __all__ = [
     "IterationEstimate",
     "Job",
     "JobEstimate",
+    "JobFit",
     "JobProfile",
+    "MachineFit",
     "Market",
     "NetworkProfile",
     "NoCapacity",
@@ -63,6 +65,7 @@ __all__ = [
     "Offer",
     "Plan",
     "PriceChanged",
+    "ProbeAdvice",
     "Record",
     "Replanned",
     "Run",
@@ -70,12 +73,16 @@ __all__ = [
     "Spread",
     "SriftyError",
     "StateChanged",
+    "StepModel",
     "StepTiming",
     "StepsTimed",
     "WorkloadFailed",
+    "fit",
     "offers",
     "plan",
     "predict",
+    "predict_steps",
+    "probe_advice",
     "profile",
     "read",
     "sample_profiles",
@@ -87,7 +94,16 @@ _HOMES = {
     "srifty.profiling.inside": ("profile_steps",),
     "srifty.profiling.lightning_callback": ("LightningCallback",),
     "srifty.profiling.transformers_callback": ("TransformersCallback",),
-    "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles"),
+    "srifty.verbs": (
+        "fit",
+        "offers",
+        "plan",
+        "predict",
+        "predict_steps",
+        "probe_advice",
+        "profile",
+        "sample_profiles",
+    ),
     "srifty.records.files": ("read", "write"),
     "srifty.errors": (
         "CloudRefused",

@@ -19,6 +19,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import srifty
+from srifty.cli.fit import fit
 from srifty.cli.offers import offers
 from srifty.cli.plan import plan
 from srifty.cli.predict import predict
@@ -52,7 +53,7 @@ def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _verb in (offers, profile, predict, plan, schema):
+for _verb in (offers, profile, fit, predict, plan, schema):
     app.command()(_interruptible(_verb))
 
 

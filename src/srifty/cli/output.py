@@ -35,6 +35,17 @@ def put(record: Record, output: Path | None, *, as_json: bool = False) -> None:
         sys.stdout.flush()
 
 
+def put_text(text: str, output: Path | None) -> None:
+    """Write text that is no record, such as a table, to standard output or a file."""
+    from srifty.records.files import write_text
+
+    if output is not None and output != STANDARD_OUTPUT:
+        write_text(text, output)
+    elif sys.stdout is not None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
 def show(table: RenderableType, output: Path | None = None, *, as_json: bool = False) -> None:
     """Show a person what was found, after it was put where it belongs: a lost terminal loses no record."""
     with contextlib.suppress(OSError, ValueError):

@@ -21,6 +21,7 @@ from srifty.records.run import (
     StepsTimed,
 )
 from srifty.records.spread import Spread
+from srifty.records.step_model import JobFit, MachineFit, ProbeAdvice, StepModel
 from srifty.records.step_timing import StepTiming
 
 __all__ = [
@@ -38,7 +39,9 @@ __all__ = [
     "IterationEstimate",
     "Job",
     "JobEstimate",
+    "JobFit",
     "JobProfile",
+    "MachineFit",
     "Market",
     "NetworkProfile",
     "Node",
@@ -48,12 +51,14 @@ __all__ = [
     "Offer",
     "Plan",
     "PriceChanged",
+    "ProbeAdvice",
     "Record",
     "Replanned",
     "Run",
     "RunState",
     "Spread",
     "StateChanged",
+    "StepModel",
     "StepTiming",
     "StepsTimed",
 ]

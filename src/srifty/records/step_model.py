@@ -63,3 +63,17 @@ class StepModel(Record):
     jobs: Annotated[tuple[JobFit, ...], Field(min_length=1)]
     row_count: Count
     """Measured steps that it was learned from."""
+
+
+class ProbeAdvice(Record):
+    """What to measure next of a job on a kind of machine."""
+
+    job: str
+    instance_type: str
+    gpu: str
+    layouts: tuple[tuple[Count, ...], ...]
+    """GPUs on each node, in order of use, each at the smallest and the largest batch; empty: nothing is worth it."""
+    doubt_now: Annotated[float, Field(ge=0)]
+    """Standard deviation of the logarithm of a step, mean over clusters of interest."""
+    doubt_then: Annotated[float, Field(ge=0)]
+    """The same once these were measured."""
