@@ -18,7 +18,7 @@ SCALES = np.array([1.0, 1.5, 1.5, 0.5])
 """Distance that counts as one: a doubling of nodes, 1.5 doublings of GPUs, 0.5 of the logarithm of imbalance."""
 LENGTH = 1.7
 """Distance over which layouts resemble one another."""
-BASIS_COUNT = 24
+BASIS_COUNT = 16
 """Layouts, spread over those measured, whose likeness to a layout stands for it."""
 
 

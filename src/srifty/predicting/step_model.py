@@ -441,9 +441,9 @@ def _by(keys: tuple[Key, ...]) -> dict[Key, Ints]:
 
 
 def _triangle(lower: NDArray[np.floating[Any]]) -> tuple[float, ...]:
-    """A lower triangle, row by row, to seven figures: a factor, so rounding cannot make a variance negative."""
+    """A lower triangle, row by row, to five figures: a factor, so rounding cannot make a variance negative."""
     flat = lower[np.tril_indices(len(lower))]
-    return tuple(float(f"{each:.7g}") for each in flat.tolist())
+    return tuple(float(f"{each:.5g}") for each in flat.tolist())
 
 
 def _square(flat: tuple[float, ...], size: int) -> Floats:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from srifty.predicting.step_features import LayoutColumns, between_knots
+from srifty.records.step_model import FORMULA_NUMBER_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,6 +61,7 @@ PARAMETERS = (
 and narrow where it is a correction; one set for all machines and jobs."""
 NAMES = tuple(parameter.name for parameter in PARAMETERS)
 COUNT = len(PARAMETERS)
+assert COUNT == FORMULA_NUMBER_COUNT, "another formula is another version of StepModel's format"  # noqa: S101
 BYTES, PAIR = NAMES.index("bytes"), NAMES.index("pair")
 
 

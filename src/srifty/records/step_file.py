@@ -237,18 +237,35 @@ def _number(path: str | os.PathLike[str], line: int, column: str, text: str) -> 
 
 
 def _check_units(path: str | os.PathLike[str], lines: list[int], grid: StepGrid, step_s: list[float]) -> None:
-    """Refuse a job whose step times fall into two heaps far apart: some rows are in milliseconds."""
-    rows_of: dict[str, list[int]] = {}
-    for i, job in enumerate(grid.job):
-        rows_of.setdefault(job, []).append(i)
-    for job, rows in rows_of.items():
-        ordered = sorted(rows, key=lambda i: step_s[i])
-        for low, high in itertools.pairwise(ordered):
-            # What a batch explains is not counted: a step never takes longer than in proportion to it.
-            grown = max(1.0, float(grid.batch_per_gpu[high]) / float(grid.batch_per_gpu[low]))
-            if step_s[high] > GAP * grown * step_s[low]:
+    """Refuse step times that only a mix of seconds and milliseconds explains.
+
+    Like rows (one GPU, one node, several nodes) of a job in two heaps far apart; or one GPU that takes far longer
+    than several do at the same batch or a larger one. A slow network may well take a thousand times the compute.
+    """
+    ask = "is one of them in milliseconds? step_s is in seconds, in every row"
+    alike: dict[tuple[str, int], list[int]] = {}
+    for i, (job, layout) in enumerate(zip(grid.job, grid.layout, strict=True)):
+        alike.setdefault((job, 0 if sum(layout) == 1 else min(len(layout), 2)), []).append(i)
+    batch = grid.batch_per_gpu.tolist()
+    for (job, _), rows in alike.items():
+        for low, high in itertools.pairwise(sorted(rows, key=lambda i: step_s[i])):
+            # A step grows at most in proportion to the batch.
+            if step_s[high] > GAP * max(1.0, batch[high] / batch[low]) * step_s[low]:
                 raise InvalidInput(
-                    f"{path}: steps of job {job!r} take {step_s[low]:g} s in line {lines[low]} and {step_s[high]:g} s "
-                    f"in line {lines[high]}, and nothing in between; is one of them in milliseconds? "
-                    f"step_s is in seconds, in every row"
+                    f"{path}: steps of job {job!r} take {step_s[low]:g} s in line {lines[low]} and "
+                    f"{step_s[high]:g} s in line {lines[high]}, and nothing in between; {ask}"
                 )
+    fastest: dict[tuple[str, tuple[str, str]], int] = {}
+    for i in range(len(lines)):
+        key = (grid.job[i], grid.machine[i])
+        if sum(grid.layout[i]) > 1 and step_s[i] < step_s[fastest.setdefault(key, i)]:
+            fastest[key] = i
+    for i, step in enumerate(step_s):
+        several = fastest.get((grid.job[i], grid.machine[i]))
+        if several is None or sum(grid.layout[i]) > 1 or batch[several] < batch[i]:
+            continue
+        if step > GAP * step_s[several]:
+            raise InvalidInput(
+                f"{path}: steps of job {grid.job[i]!r} take {step:g} s on one GPU in line {lines[i]} and "
+                f"{step_s[several]:g} s on several in line {lines[several]}; {ask}"
+            )

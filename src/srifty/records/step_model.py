@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import itertools
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from srifty.records.record import Count, Positive, Record
 
 Natural = Annotated[int, Field(ge=0)]
 Numbers = tuple[float, ...]
+
+FORMULA_NUMBER_COUNT = 13
+"""Parameters of the step formula; another formula is another version of the format."""
+
+
+def triangle_size(count: int) -> int:
+    """Numbers of a lower triangle."""
+    return count * (count + 1) // 2
 
 
 class MachineFit(Record):
@@ -29,6 +38,12 @@ class MachineFit(Record):
     """Most GPUs used on one node."""
     unprobed_band: Positive
     """What the band of a job not measured on several GPUs is multiplied by, from the other jobs left out in turn."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        _expect("mean", self.mean, FORMULA_NUMBER_COUNT)
+        _expect("covariance_root", self.covariance_root, triangle_size(FORMULA_NUMBER_COUNT))
+        return self
 
 
 class JobFit(Record):
@@ -55,6 +70,18 @@ class JobFit(Record):
     layout_count: Natural
     """Layouts of several GPUs measured."""
 
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if any(low >= high for low, high in itertools.pairwise(self.knots)):
+            raise ValueError("knots must rise")
+        if self.smallest_batch > self.largest_batch:
+            raise ValueError("the smallest batch is larger than the largest")
+        numbers = FORMULA_NUMBER_COUNT + len(self.knots)
+        _expect("best", self.best, numbers)
+        _expect("shift", self.shift, numbers + 2 * len(self.anchors))
+        _expect("covariance_root", self.covariance_root, triangle_size(len(self.shift)))
+        return self
+
 
 class StepModel(Record):
     """Learned from measured steps by `srifty fit`; `srifty predict --model` tells steps from it."""
@@ -63,6 +90,16 @@ class StepModel(Record):
     jobs: Annotated[tuple[JobFit, ...], Field(min_length=1)]
     row_count: Count
     """Measured steps that it was learned from."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        machines = {(machine.instance_type, machine.gpu) for machine in self.machines}
+        fits = {(fit.job, fit.instance_type, fit.gpu) for fit in self.jobs}
+        if len(machines) < len(self.machines) or len(fits) < len(self.jobs):
+            raise ValueError("a machine, or a job on a machine, stands there twice")
+        if not {fit[1:] for fit in fits} <= machines:
+            raise ValueError("a job is on a machine that is not among the machines")
+        return self
 
 
 class ProbeAdvice(Record):
@@ -77,3 +114,8 @@ class ProbeAdvice(Record):
     """Standard deviation of the logarithm of a step, mean over clusters of interest."""
     doubt_then: Annotated[float, Field(ge=0)]
     """The same once these were measured."""
+
+
+def _expect(name: str, numbers: Numbers, count: int) -> None:
+    if len(numbers) != count:
+        raise ValueError(f"{name} holds {len(numbers)} numbers; expected are {count}")
