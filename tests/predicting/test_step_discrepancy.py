@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from srifty.predicting.least_squares import Belief
-from srifty.predicting.step_discrepancy import JobRows, anchors_of, band_factor, design, posterior, unlike
+from srifty.predicting.step_discrepancy import JobRows, band_factor, design, posterior, unexplained, unlike
 from srifty.predicting.step_physics import PARAMETERS, Rows
 
 KNOTS = np.array([8.0, 16.0, 32.0])
@@ -34,10 +34,10 @@ def test_what_one_layout_takes_beyond_the_formula_is_told_of_its_like_and_not_of
         np.array([sum(layout) for layout in [(1,)] * 3 + [(4, 4)] * 3 + [(4,) * 4] * 3]) == 8, 0.1, 0
     )
     measured = JobRows(rows, rows.parts(theta()).log_step + extra, np.full(9, np.nan))
-    anchors = anchors_of(measured)
-    found = posterior(measured, theta(), anchors, *beliefs(1e-3))
+    told_by = unexplained(measured, KNOTS)
+    found = posterior(measured, theta(), told_by, *beliefs(1e-3))
     told = [
-        design(rows_of([layout]), theta(), anchors)[1] @ found.shift
+        design(rows_of([layout]), theta(), told_by)[1] @ found.shift
         for layout in [(4, 4), (4, 3), (1, 1, 1, 1)]
     ]
     assert told[0].mean() > 0.05
@@ -57,14 +57,14 @@ def test_few_layouts_change_a_band_little():
     assert band_factor(wide, 8) < band_factor(wide * 10, 8)
 
 
-def test_leaving_a_layout_out_by_algebra_is_leaving_it_out():
+def test_a_layout_that_was_measured_is_told_with_less_doubt():
     rows = rows_of([(1,), (2, 2), (4, 4), (4, 4, 4)])
     random = np.random.default_rng(2)
     measured = JobRows(rows, rows.parts(theta()).log_step + random.normal(0, 0.05, 12), np.full(12, np.nan))
-    anchors = anchors_of(measured)
-    whole = posterior(measured, theta(), anchors, *beliefs(0.1))
-    without = posterior(measured.of(np.arange(9)), theta(), anchors, *beliefs(0.1))
-    features = design(rows_of([(4, 4, 4)]), theta(), anchors)[1]
+    told_by = unexplained(measured, KNOTS)
+    whole = posterior(measured, theta(), told_by, *beliefs(0.1))
+    without = posterior(measured.of(np.arange(9)), theta(), told_by, *beliefs(0.1))
+    features = design(rows_of([(4, 4, 4)]), theta(), told_by)[1]
     doubt = np.sqrt(np.einsum("ij,jk,ik->i", features, without.covariance, features))
     known = np.sqrt(np.einsum("ij,jk,ik->i", features, whole.covariance, features))
     assert (known < doubt).all()

@@ -255,8 +255,8 @@ job_fits = st.builds(
     largest_batch=st.integers(1, 9),
     best=numbers(15),
     anchors=st.just(((0.0, 1.0, 1.0, 0.0),)),
-    shift=numbers(17),
-    covariance_root=numbers(153),
+    shift=numbers(19),
+    covariance_root=numbers(190),
     band=positive,
     layout_count=st.integers(0, 9),
 )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from srifty.predicting.least_squares import Belief, robust
-from srifty.predicting.step_features import likeness, spread_out
+from srifty.predicting.step_features import LENGTH, likeness, spread_out
 from srifty.predicting.step_physics import COUNT, Rows, StepParts
+from srifty.records.step_model import BATCH_ANCHOR_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,12 +25,14 @@ EXCHANGE_SD = 0.12
 """Unexplained part of an exchange that nothing hides (logarithm)."""
 COMPUTE_SD = 0.05
 """Unexplained part of compute on several GPUs."""
+BATCH_SD = 0.06
+"""Unexplained part of an exchange that goes with the batch and is common to all layouts, where very many are known."""
+BATCH_LAYOUTS = 20.0
+"""Layouts known at which half of it is allowed: what is common to all cannot be told from what few have."""
 NOISE_SD = 0.035
-"""A reading of a step on several GPUs."""
+"""A reading of a step."""
 LAYOUT_SD = 0.03
 """What all readings of one layout have in common: one run, one placement."""
-READING_SD = 0.03
-"""A reading of a step on one GPU."""
 LOCAL_SD = 0.12
 """Compute as told by step - exposed exchange: what straggles and contends is in it."""
 EFFECTIVE_ROWS = 60.0
@@ -59,7 +62,10 @@ class JobRows:
         """These rows alone."""
         at = self.rows.at
         layouts = type(at)(at.nodes[chosen], at.gpus[chosen], at.most[chosen])
-        rows = Rows(self.rows.weights[chosen], self.rows.least, self.rows.gradient_bytes[chosen], layouts)
+        own = self.rows
+        rows = Rows(
+            own.weights[chosen], own.least, own.gradient_bytes[chosen], layouts, own.log2_batch[chosen]
+        )
         return JobRows(rows, self.log_step[chosen], self.log_local[chosen])
 
 
@@ -73,20 +79,52 @@ class Posterior:
     layout_count: int
 
 
-def design(rows: Rows, best: Floats, anchors: Floats) -> tuple[StepParts, Floats]:
+@dataclass(frozen=True)
+class Unexplained:
+    """By what the unexplained part is told."""
+
+    anchors: Floats
+    """Layouts, [anchor, 4]; none: no layout of several GPUs is known."""
+    batches: Floats
+    """log2 of batches, [anchor, 1], in units of likeness."""
+    batch_sd: float
+
+    @classmethod
+    def of(cls, anchors: Floats, knots: Floats, layout_count: int) -> Unexplained:
+        """From the layouts and batches known, and how many layouts that is."""
+        batches = spread_out(LENGTH * np.log2(knots)[:, None], BATCH_ANCHOR_COUNT)
+        return cls(anchors, batches, BATCH_SD * layout_count / (layout_count + BATCH_LAYOUTS))
+
+    @classmethod
+    def nothing(cls) -> Unexplained:
+        """No layout of several GPUs is known."""
+        return cls(np.zeros((0, 4)), np.zeros((0, 1)), 0.0)
+
+
+def design(rows: Rows, best: Floats, told: Unexplained) -> tuple[StepParts, Floats]:
     """The formula at the best fit, and the derivative of log step by each number of the linear model.
 
-        log step = formula(best) + slopes (theta - best) + [k > 1] (share 0.12 u + (1 - share) 0.05 v)(layout)
+        log step = formula(best) + slopes (theta - best)
+                   + [k > 1] (share (0.12 u(layout) + s w(batch)) + (1 - share) 0.05 v(layout))
+        s        = 0.06 L / (L + 20),     L layouts known
 
-    u and v are Gaussian processes of unit variance over layouts (`likeness`). Each is scaled by its share of the
-    step: where the exchange hides, its faults do too.
+    u, v and w are Gaussian processes of unit variance (`likeness`). Each is scaled by its share of the step: where
+    the exchange hides, its faults do too.
     """
     parts, slopes, _ = rows.slopes(best)
-    if not len(anchors):
+    if not len(told.anchors):
         return parts, slopes
-    like = likeness(rows.at.places, anchors) * rows.at.several[:, None]
-    share = parts.share[:, None]
-    return parts, np.hstack([slopes, EXCHANGE_SD * share * like, COMPUTE_SD * (1 - share) * like])
+    several, share = rows.at.several[:, None], parts.share[:, None]
+    like = likeness(rows.at.places, told.anchors) * several
+    of_batch = likeness(LENGTH * rows.log2_batch[:, None], told.batches) * several
+    return parts, np.hstack(
+        [
+            slopes,
+            EXCHANGE_SD * share * like,
+            COMPUTE_SD * (1 - share) * like,
+            told.batch_sd * share * of_batch,
+        ]
+    )
 
 
 def unlike(rows: Rows, parts: StepParts, anchors: Floats) -> Floats:
@@ -99,21 +137,24 @@ def unlike(rows: Rows, parts: StepParts, anchors: Floats) -> Floats:
     return np.asarray(free * variance)
 
 
-def anchors_of(measured: JobRows) -> Floats:
-    """Layouts that the unexplained part is told by."""
+def unexplained(measured: JobRows, knots: Floats) -> Unexplained:
+    """What the unexplained part of these readings is told by."""
     at = measured.rows.at
-    return spread_out(at.places[at.several]) if at.several.any() else np.zeros((0, 4))
+    if not at.several.any():
+        return Unexplained.nothing()
+    places = at.places[at.several]
+    return Unexplained.of(spread_out(places), knots, len(np.unique(places, axis=0)))
 
 
 def posterior(
-    measured: JobRows, best: Floats, anchors: Floats, parameters: Belief, curve: Belief
+    measured: JobRows, best: Floats, told: Unexplained, parameters: Belief, curve: Belief
 ) -> Posterior:
     """Solve the linear model of a job.
 
     Args:
         measured: the readings
         best: where the formula is linearised
-        anchors: layouts of the unexplained part
+        told: by what the unexplained part is told
         parameters: what machine and other jobs say of the job's parameters
         curve: what is believed of the log of its compute curve
 
@@ -121,7 +162,7 @@ def posterior(
     covariance s^2 1 1' + D is inverted by Sherman and Morrison, layout by layout, which also lets each layout be
     left out again at the cost of one small matrix. Those left-out errors calibrate the band.
     """
-    parts, features = design(measured.rows, best, anchors)
+    parts, features = design(measured.rows, best, told)
     count, several = features.shape[1], measured.rows.at.several
     precision = np.eye(count)
     precision[:COUNT, :COUNT] = np.linalg.inv(parameters.covariance)
@@ -133,7 +174,7 @@ def posterior(
     precision_0, pull_0 = precision + local_precision, precision @ before + local_pull
 
     left = measured.log_step - parts.log_step
-    noise = np.where(several, NOISE_SD**2, READING_SD**2)
+    noise = np.full(len(left), NOISE_SD**2)
     common = np.where(several, LAYOUT_SD**2, 0.0)
     groups = _by_layout(measured.rows)
     weight = np.ones(len(left))

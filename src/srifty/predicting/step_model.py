@@ -17,14 +17,15 @@ from srifty.predicting.step_discrepancy import (
     LAYOUT_SD,
     LOCAL_SD,
     NOISE_SD,
-    READING_SD,
+    SHRINK_LAYOUTS,
     Z90,
     JobRows,
     Posterior,
-    anchors_of,
+    Unexplained,
     band_factor,
     design,
     posterior,
+    unexplained,
     unlike,
 )
 from srifty.predicting.step_physics import (
@@ -59,7 +60,7 @@ CURVE_BEND_SD = 0.2
 CURVE_JUMP_SD = 0.04
 """Jumps of it from one batch to the next: another kernel."""
 CURVE_LEVEL_SD = 3.0
-SHRINK_JOBS = 3.0
+SHRINK_JOBS = 2.0
 """Jobs that a band factor of 1 counts as."""
 MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
@@ -124,7 +125,12 @@ class Known:
         """What holds for every row: not measured on this machine, ..."""
         self.extra_sd = extra_sd
         self.best = np.array(fit.best)
-        self.anchors = np.array(fit.anchors).reshape(-1, 4)
+        anchors = np.array(fit.anchors).reshape(-1, 4)
+        self.told = (
+            Unexplained.of(anchors, np.array(fit.knots), fit.layout_count)
+            if len(anchors)
+            else Unexplained.nothing()
+        )
         self.shift = np.array(fit.shift)
         self.root = _square(fit.covariance_root, len(self.shift))
 
@@ -160,7 +166,7 @@ class Known:
             self._bytes(asked),
             list(asked.layout),
         )
-        parts, features = design(rows, self.best, self.anchors)
+        parts, features = design(rows, self.best, self.told)
         if self._bytes_from_grid(asked).any():
             # The grid says the bytes that the measured rows did not: less doubt about them.
             features[self._bytes_from_grid(asked), BYTES] *= PARAMETERS[BYTES].job_sd / UNKNOWN_BYTES_SD
@@ -170,13 +176,16 @@ class Known:
         """Mean and standard deviation of the log step [s] of each row."""
         rows, parts, features = self.design(asked)
         spread = features @ self.root
-        variance = (spread**2).sum(axis=1) + self.extra_sd**2 + unlike(rows, parts, self.anchors)
-        variance += np.where(rows.at.several, NOISE_SD**2 + LAYOUT_SD**2, READING_SD**2)
+        variance = (spread**2).sum(axis=1) + self.extra_sd**2 + unlike(rows, parts, self.told.anchors)
+        variance += NOISE_SD**2 + np.where(rows.at.several, LAYOUT_SD**2, 0.0)
         if self.machine is None or self.machine.node_count <= 2:
             variance += np.where(rows.at.nodes > 2, MORE_THAN_TWO_SD * parts.share, 0.0) ** 2
         probed = self.fit.layout_count > 0
         unprobed = self.machine.unprobed_band if self.machine else 1.0
-        band = np.where(rows.at.several, self.fit.band if probed else unprobed, 1.0)
+        few = SHRINK_LAYOUTS / (SHRINK_LAYOUTS + self.fit.layout_count)
+        band = np.where(
+            rows.at.several, self.fit.band * min(unprobed, 1.0) ** few if probed else unprobed, 1.0
+        )
         return parts.log_step + features @ self.shift, np.sqrt(variance) * band
 
     def extrapolated(self, asked: StepGrid) -> list[str]:
@@ -288,9 +297,9 @@ def _fit_machine(
     for learner, group, theta, without in zip(learners, groups, shared.theta, shared.without, strict=True):
         apart = Belief(without.mean, without.covariance + np.diag(group.apart_sd**2))
         curve = Belief(group.own_mean, learner.curve_covariance)
-        anchors = anchors_of(learner.measured)
-        found = posterior(learner.measured, theta, anchors, apart, curve)
-        fits.append(learner.fit(machine, theta, anchors, found))
+        told = unexplained(learner.measured, learner.knots)
+        found = posterior(learner.measured, theta, told, apart, curve)
+        fits.append(learner.fit(machine, theta, told.anchors, found))
         if learner.gradient_bytes is not None and found.layout_count and len(learners) > 1:
             scores.append(learner.unprobed_scores(theta, apart, curve))
     fitted = MachineFit(
@@ -352,7 +361,7 @@ class _Learner:
     def group(self, pair_fixed: bool) -> Group:
         """The job's readings for the fit of the formula."""
         several = self.measured.rows.at.several
-        sd = np.where(several, FIT_SD, READING_SD)
+        sd = np.where(several, FIT_SD, NOISE_SD)
         local = np.isfinite(self.measured.log_local)
         log_local = np.where(local, self.measured.log_local, 0.0)
         log_step, rows, count_as = self.measured.log_step, self.measured.rows, self.measured.rows_count_as
@@ -403,12 +412,12 @@ class _Learner:
         if several.all():
             return np.zeros(0)
         best = np.concatenate([apart.mean, theta[COUNT:]])
-        nothing = np.zeros((0, 4))
+        nothing = Unexplained.nothing()
         found = posterior(self.measured.of(np.flatnonzero(~several)), best, nothing, apart, curve)
         asked = self.measured.of(np.flatnonzero(several))
         parts, features = design(asked.rows, best, nothing)
         variance = np.einsum("ij,jk,ik->i", features, found.covariance, features) + NOISE_SD**2 + LAYOUT_SD**2
-        variance += unlike(asked.rows, parts, nothing)
+        variance += unlike(asked.rows, parts, nothing.anchors)
         return np.asarray(
             (asked.log_step - parts.log_step - features @ found.shift) / np.sqrt(np.maximum(variance, 1e-8))
         )

@@ -130,6 +130,7 @@ class Rows:
     """The knot of the smallest measured batch."""
     gradient_bytes: Floats
     at: LayoutColumns
+    log2_batch: Floats
 
     @classmethod
     def of(
@@ -137,7 +138,7 @@ class Rows:
     ) -> Rows:
         """Rows at these batches and layouts."""
         weights = between_knots(knots, batch.astype(float))
-        return cls(weights, least, gradient_bytes, LayoutColumns.of(layouts))
+        return cls(weights, least, gradient_bytes, LayoutColumns.of(layouts), np.log2(batch.astype(float)))
 
     def parts(self, theta: Floats) -> StepParts:
         """The formula at theta: the parameters, then the log of the curve at its knots [s]."""

@@ -14,6 +14,8 @@ Numbers = tuple[float, ...]
 
 FORMULA_NUMBER_COUNT = 13
 """Parameters of the step formula; another formula is another version of the format."""
+BATCH_ANCHOR_COUNT = 12
+"""Batches, at most, by which what the formula leaves unexplained is told."""
 
 
 def triangle_size(count: int) -> int:
@@ -78,7 +80,8 @@ class JobFit(Record):
             raise ValueError("the smallest batch is larger than the largest")
         numbers = FORMULA_NUMBER_COUNT + len(self.knots)
         _expect("best", self.best, numbers)
-        _expect("shift", self.shift, numbers + 2 * len(self.anchors))
+        told = 2 * len(self.anchors) + min(len(self.knots), BATCH_ANCHOR_COUNT) if self.anchors else 0
+        _expect("shift", self.shift, numbers + told)
         _expect("covariance_root", self.covariance_root, triangle_size(len(self.shift)))
         return self
 
