@@ -164,9 +164,8 @@ SPLITS: tuple[tuple[Callable[[Session], Iterator[Part]], tuple[str, ...]], ...] 
 """What is held out, and in which sessions."""
 
 
-def parts(folder: Path) -> Iterator[Part]:
+def parts(of: dict[str, Session]) -> Iterator[Part]:
     """All parts of all splits."""
-    of = sessions(folder)
     for split, names in SPLITS:
         for name in names:
             yield from split(of[name])
@@ -221,10 +220,14 @@ def without_band(baseline: Callable[[StepTable, StepGrid], Floats]) -> Predict:
     return predict
 
 
-def report(folder: Path) -> str:
-    """Two tables, as Markdown: by split and machine, jobs alike; and by job."""
-    held_out = list(parts(folder))
-    ours = scores(held_out, step_model)
+def report(held_out: Sequence[Part], ours: Sequence[Score], of: dict[str, Session]) -> str:
+    """Two tables, as Markdown: errors by split and machine, each job alike; and the noise of a reading.
+
+    Args:
+        held_out: what is asked
+        ours: the errors of `step_model` there
+        of: the sessions
+    """
     others = {name: scores(held_out, without_band(baseline)) for name, baseline in BASELINES.items()}
     names = list(others)
     lines = [
@@ -238,8 +241,12 @@ def report(folder: Path) -> str:
         lines.append(
             f"| {split} | {machine} | {len(mine)} | {_figures(mine)} | {' | '.join(_percent(x) for x in beside)} |"
         )
-    lines += [
-        "",
+    return "\n".join([*lines, "", *_noise(of)])
+
+
+def report_by_job(ours: Sequence[Score]) -> str:
+    """The same errors job by job, as Markdown."""
+    lines = [
         "| held out | machine | job | rows | mean | median | p90 | worst | in 80 % band | its width |",
         f"| --- | --- | --- | {' | '.join(['---:'] * 7)} |",
     ]
@@ -249,6 +256,31 @@ def report(folder: Path) -> str:
             f"| {score.split} | {score.session} | {score.job}{aside} | {len(score.error)} | {_figures([score])} |"
         )
     return "\n".join(lines)
+
+
+def _noise(of: dict[str, Session]) -> Iterator[str]:
+    """What a perfect prediction would miss: |a / b - 1| / sqrt(2) of readings of one configuration, by job.
+
+    Repeats, and other orders of the same layout (which may be more than noise).
+    """
+    yield "| noise of a reading | mean over jobs | by job | pairs |"
+    yield "| --- | ---: | --- | ---: |"
+    for name, session in of.items():
+        by_job: dict[str, list[float]] = {}
+        grid = session.table.grid
+        first: dict[tuple[str, Layout, int], float] = {}
+        for i, step_s in enumerate(session.table.step_s.tolist()):
+            if sum(session.layout[i]) == 1:
+                continue
+            key = (grid.job[i], session.layout[i], int(grid.batch_per_gpu[i]))
+            if key in first:
+                by_job.setdefault(grid.job[i], []).append(abs(step_s / first[key] - 1) / 2**0.5)
+            first.setdefault(key, step_s)
+        counted = {job: pairs for job, pairs in sorted(by_job.items()) if (name, job) not in ASIDE}
+        if counted:
+            each = ", ".join(f"{job} {_percent(float(np.mean(pairs)))}" for job, pairs in counted.items())
+            mean = _percent(float(np.mean([np.mean(pairs) for pairs in counted.values()])))
+            yield f"| {name} | {mean} | {each} | {sum(map(len, counted.values()))} |"
 
 
 def _groups(ours: Sequence[Score]) -> Iterator[tuple[str, str, Callable[[Score], bool]]]:
