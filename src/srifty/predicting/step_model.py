@@ -36,6 +36,7 @@ from srifty.predicting.step_physics import (
     TINY_SD,
     TYPICAL_BYTES,
     UNKNOWN_BYTES_SD,
+    UNTOLD_BYTES_SD,
     Rows,
     StepParts,
 )
@@ -167,9 +168,10 @@ class Known:
             list(asked.layout),
         )
         parts, features = design(rows, self.best, self.told)
-        if self._bytes_from_grid(asked).any():
-            # The grid says the bytes that the measured rows did not: less doubt about them.
-            features[self._bytes_from_grid(asked), BYTES] *= PARAMETERS[BYTES].job_sd / UNKNOWN_BYTES_SD
+        if self.fit.gradient_bytes is None and not self.fit.layout_count:
+            # The doubt about bytes is what the grid leaves of it, if it says the bytes that the measured rows did not.
+            left_sd = np.where(self._bytes_from_grid(asked), PARAMETERS[BYTES].job_sd, UNTOLD_BYTES_SD)
+            features[:, BYTES] *= left_sd / UNKNOWN_BYTES_SD
         return rows, parts, features
 
     def tell(self, asked: StepGrid) -> tuple[Floats, Floats]:
@@ -180,23 +182,31 @@ class Known:
         variance += NOISE_SD**2 + np.where(rows.at.several, LAYOUT_SD**2, 0.0)
         if self.machine is None or self.machine.node_count <= 2:
             variance += np.where(rows.at.nodes > 2, MORE_THAN_TWO_SD * parts.share, 0.0) ** 2
-        probed = self.fit.layout_count > 0
-        unprobed = self.machine.unprobed_band if self.machine else 1.0
-        few = SHRINK_LAYOUTS / (SHRINK_LAYOUTS + self.fit.layout_count)
-        band = np.where(
-            rows.at.several, self.fit.band * min(unprobed, 1.0) ** few if probed else unprobed, 1.0
-        )
-        return parts.log_step + features @ self.shift, np.sqrt(variance) * band
+        return parts.log_step + features @ self.shift, np.sqrt(variance) * self._band(asked, rows.at.several)
+
+    def _band(self, asked: StepGrid, several: Bools) -> Floats:
+        """What the band of each row is multiplied by.
+
+        Of a job measured on several GPUs by its own layouts left out, and the less there are of them the more by
+        the other jobs left out; the latter had known bytes, so where these are not known no band is narrowed.
+        """
+        of_others = self.machine.unprobed_band if self.machine else 1.0
+        if self.fit.layout_count:
+            few = SHRINK_LAYOUTS / (SHRINK_LAYOUTS + self.fit.layout_count)
+            return np.where(several, self.fit.band * min(of_others, 1.0) ** few, 1.0)
+        return np.where(several, np.where(self._bytes_known(asked), of_others, max(of_others, 1.0)), 1.0)
 
     def extrapolated(self, asked: StepGrid) -> list[str]:
         """In what each row lies outside the measured range."""
         fit, found = self.fit, []
         measured = self.machine
-        for layout, batch in zip(asked.layout, asked.batch_per_gpu.tolist(), strict=True):
+        known = self._bytes_known(asked).tolist()
+        for i, (layout, batch) in enumerate(zip(asked.layout, asked.batch_per_gpu.tolist(), strict=True)):
             nodes, gpus, most = len(layout), sum(layout), max(layout)
-            notes = list(self.notes) if gpus > 1 or "machine" in "".join(self.notes[:1]) else []
-            if gpus == 1 and self.extra_sd == 0.0:
-                notes = []
+            # One GPU of a kind that the job was measured on is the same in any machine.
+            notes = list(self.notes) if gpus > 1 or self.extra_sd > 0 else []
+            if gpus > 1 and not fit.layout_count and not known[i]:
+                notes.append("gradient bytes not known")
             if measured is not None and measured.node_count and gpus > 1:
                 if nodes > measured.node_count:
                     notes.append(f"{nodes} nodes, measured up to {measured.node_count}")
@@ -222,6 +232,9 @@ class Known:
     def _bytes_from_grid(self, asked: StepGrid) -> Bools:
         unknown = self.fit.gradient_bytes is None and self.fit.layout_count == 0
         return np.isfinite(asked.gradient_bytes) & unknown
+
+    def _bytes_known(self, asked: StepGrid) -> Bools:
+        return self._bytes_from_grid(asked) | (self.fit.gradient_bytes is not None)
 
     def _bytes(self, asked: StepGrid) -> Floats:
         own = TYPICAL_BYTES if self.fit.gradient_bytes is None else self.fit.gradient_bytes

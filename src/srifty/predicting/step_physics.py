@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 TYPICAL_BYTES = 1e8
 """Gradient bytes assumed where they are not known."""
 UNKNOWN_BYTES_SD = 1.5
-"""Doubt about that (logarithm)."""
+"""Doubt about that (logarithm), while steps of several GPUs are there to learn them from."""
+UNTOLD_BYTES_SD = 2.0
+"""Doubt where no step of several GPUs tells anything of them."""
 TINY_SD = 1e-3
 """Stands for "fixed"."""
 STEP = 1e-5
