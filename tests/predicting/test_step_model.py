@@ -158,6 +158,33 @@ def test_bytes_that_only_the_grid_states_are_used():
     assert np.log(stated.p90_s / stated.p10_s).mean() < np.log(unstated.p90_s / unstated.p10_s).mean()
 
 
+def test_bytes_learned_on_one_machine_are_taken_to_another():
+    parts = [
+        grid(jobs=("small", "large")),
+        grid(jobs=("middle",), known_bytes=False),
+        grid(jobs=("small", "large"), machine=("crate", "T4")),
+        grid(jobs=("middle",), machine=("crate", "T4"), layouts=((1,),), known_bytes=False),
+    ]
+
+    def together(chosen):
+        return StepGrid(
+            sum((part.job for part in chosen), ()),
+            sum((part.machine for part in chosen), ()),
+            sum((part.layout for part in chosen), ()),
+            np.concatenate([part.batch_per_gpu for part in chosen]),
+            np.concatenate([part.gradient_bytes for part in chosen]),
+        )
+
+    asked = grid(jobs=("middle",), machine=("crate", "T4"), layouts=LAYOUTS[1:], known_bytes=False)
+    with_box = fit_steps(table(together(parts)))
+    without = fit_steps(table(together([parts[0], parts[2], parts[3]])))
+    assert error(with_box, asked).mean() < 0.1
+    told, blind = predict_steps(with_box, asked), predict_steps(without, asked)
+    assert np.log(told.p90_s / told.p10_s).mean() < 0.6 * np.log(blind.p90_s / blind.p10_s).mean()
+    unseen = grid(jobs=("middle",), machine=("barrel", "T4"), layouts=((4, 4),), known_bytes=False)
+    assert set(predict_steps(with_box, unseen).extrapolated) == {"machine not measured"}
+
+
 def test_exposed_exchange_tells_compute_from_exchange():
     asked = grid(jobs=("large",), layouts=((4, 4),))
     known = table(asked)

@@ -63,6 +63,8 @@ CURVE_JUMP_SD = 0.04
 CURVE_LEVEL_SD = 3.0
 SHRINK_JOBS = 2.0
 """Jobs that a band factor of 1 counts as."""
+LEARNED_BYTES_SD = 0.6
+"""Doubt about bytes that were learned on another kind of machine, at least: logarithm."""
 MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
 OTHER_GPU_SD = 0.6
@@ -73,15 +75,23 @@ def fit_steps(table: StepTable) -> StepModel:
     """Learn from measured steps.
 
     Per kind of machine: the formula (`step_physics`) is fitted to all jobs at once, each job's numbers drawn about
-    the machine's; then each job's linear model (`step_discrepancy`) is solved about its best fit.
+    the machine's; then each job's linear model (`step_discrepancy`) is solved about its best fit. Bytes that no row
+    states are learned where the job was measured on several GPUs, and taken over where it was not.
 
     Args:
         table: measured steps of any jobs on any machines; one row or more
     """
     machines, jobs = [], []
-    gradient_bytes = _gradient_bytes(table.grid)
-    for machine, rows in _by(table.grid.machine).items():
-        fitted, of_machine = _fit_machine(machine, table.rows(rows), gradient_bytes)
+    stated = {job: (size, PARAMETERS[BYTES].job_sd) for job, size in _gradient_bytes(table.grid).items()}
+    parts = {machine: table.rows(rows) for machine, rows in _by(table.grid.machine).items()}
+    found = {machine: _fit_machine(machine, part, stated) for machine, part in parts.items()}
+    every = [fit for _, of_machine in found.values() for fit in of_machine]
+    learned = _learned_bytes(every)
+    for machine, (fitted, of_machine) in found.items():
+        if any(fit.job in learned and not fit.layout_count for fit in of_machine):
+            several = {fit.job for fit in of_machine if fit.layout_count}
+            told = {job: size for job, size in learned.items() if job not in several}
+            fitted, of_machine = _fit_machine(machine, parts[machine], {**told, **stated})
         machines.append(fitted)
         jobs += of_machine
     return StepModel(machines=tuple(machines), jobs=tuple(jobs), row_count=len(table))
@@ -253,7 +263,11 @@ def _borrowed(
     ratios = [] if lender.gpu == machine[1] else _speed_ratios(model, lender, machine)
     moved = float(np.median(ratios)) if ratios else 0.0
     extra = 0.0 if lender.gpu == machine[1] else OTHER_GPU_SD / np.sqrt(max(1, len(ratios)))
-    believed = _machine_belief(kind, lender.gradient_bytes is not None)
+    size: float | None
+    size, bytes_sd = _learned_bytes(fits).get(lender.job, (None, UNKNOWN_BYTES_SD))
+    if lender.gradient_bytes is not None:
+        size, bytes_sd = lender.gradient_bytes, PARAMETERS[BYTES].job_sd
+    believed = _machine_belief(kind, bytes_sd)
     knots = len(lender.knots)
     shift = np.array(lender.shift)[COUNT : COUNT + knots]
     best = np.concatenate([believed.mean, np.array(lender.best)[COUNT:] + moved])
@@ -264,6 +278,7 @@ def _borrowed(
     covariance[COUNT:, COUNT:] = own
     fit = lender.model_copy(
         update={
+            "gradient_bytes": size,
             "best": tuple(best.tolist()),
             "anchors": (),
             "shift": tuple(np.concatenate([np.zeros(COUNT), shift]).tolist()),
@@ -293,13 +308,21 @@ def _speed_ratios(model: StepModel, lender: JobFit, machine: Machine) -> list[fl
 
 
 def _fit_machine(
-    machine: Machine, table: StepTable, gradient_bytes: dict[str, float]
+    machine: Machine, table: StepTable, gradient_bytes: dict[str, tuple[float, float]]
 ) -> tuple[MachineFit, list[JobFit]]:
-    """Fit all jobs of one kind of machine."""
+    """Fit all jobs of one kind of machine.
+
+    Args:
+        machine: its name
+        table: its rows
+        gradient_bytes: of the jobs of which they are known, with the doubt about them (logarithm)
+    """
     names = {job: table.rows(rows) for job, rows in _by(table.grid.job).items()}
     layouts = [layout for layout in table.grid.layout if sum(layout) > 1]
     nodes = max((len(layout) for layout in layouts), default=0)
-    learners = [_Learner(job, rows, gradient_bytes.get(job)) for job, rows in names.items()]
+    learners = [
+        _Learner(job, rows, *gradient_bytes.get(job, (None, UNKNOWN_BYTES_SD))) for job, rows in names.items()
+    ]
     mean = np.array([p.mean for p in PARAMETERS])
     machine_sd = np.array([p.machine_sd for p in PARAMETERS])
     if nodes <= 2:  # it would take up other misfit, and spoil the step to three machines
@@ -331,8 +354,9 @@ def _fit_machine(
 class _Learner:
     """One job on one kind of machine, while it is learned."""
 
-    def __init__(self, job: str, table: StepTable, gradient_bytes: float | None) -> None:
+    def __init__(self, job: str, table: StepTable, gradient_bytes: float | None, bytes_sd: float) -> None:
         self.job = job
+        self.bytes_sd = bytes_sd
         self.gradient_bytes = gradient_bytes
         batch = table.grid.batch_per_gpu
         inner = np.unique(batch).astype(float)
@@ -391,8 +415,7 @@ class _Learner:
             return residual, np.vstack([by_step / sd[:, None], by_compute * local[:, None] / LOCAL_SD])
 
         job_sd = np.array([p.job_sd for p in PARAMETERS])
-        if self.gradient_bytes is None:
-            job_sd[BYTES] = UNKNOWN_BYTES_SD
+        job_sd[BYTES] = self.bytes_sd
         if pair_fixed:
             job_sd[PAIR] = TINY_SD
         weight = np.concatenate([np.where(several, count_as, 1.0), np.where(local, count_as, 0.0)])
@@ -436,16 +459,30 @@ class _Learner:
         )
 
 
-def _machine_belief(kind: MachineFit | None, bytes_known: bool) -> Belief:
+def _machine_belief(kind: MachineFit | None, bytes_sd: float) -> Belief:
     """What is believed of a job's parameters on a machine it was not measured on."""
     job_sd = np.array([p.job_sd for p in PARAMETERS])
-    if not bytes_known:
-        job_sd[BYTES] = UNKNOWN_BYTES_SD
+    job_sd[BYTES] = bytes_sd
     if kind is None:
         machine_sd = np.array([p.machine_sd for p in PARAMETERS])
         return Belief(np.array([p.mean for p in PARAMETERS]), np.diag(machine_sd**2 + job_sd**2))
     root = _square(kind.covariance_root, COUNT)
     return Belief(np.array(kind.mean), root @ root.T + np.diag(job_sd**2))
+
+
+def _learned_bytes(fits: list[JobFit]) -> dict[str, tuple[float, float]]:
+    """Of each job that does not state them and was measured on several GPUs: median over machines, and the doubt.
+
+    The doubt is their spread, where that is more than `LEARNED_BYTES_SD`.
+    """
+    found: dict[str, list[float]] = {}
+    for fit in fits:
+        if fit.gradient_bytes is None and fit.layout_count:
+            found.setdefault(fit.job, []).append(fit.best[BYTES] + fit.shift[BYTES])
+    return {
+        job: (float(TYPICAL_BYTES * np.exp(np.median(logs))), max(LEARNED_BYTES_SD, float(np.std(logs))))
+        for job, logs in found.items()
+    }
 
 
 def _gradient_bytes(grid: StepGrid) -> dict[str, float]:

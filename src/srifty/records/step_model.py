@@ -55,6 +55,7 @@ class JobFit(Record):
     instance_type: str
     gpu: str
     gradient_bytes: Positive | None = None
+    """As stated; of a job not measured on several GPUs here, as learned on other machines; None: not known."""
     knots: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Batches between which the compute curve is straight [samples]."""
     smallest_batch: Count
