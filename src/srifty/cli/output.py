@@ -39,10 +39,14 @@ def put_json(content: dict[str, Any], output: Path) -> None:
     """Write what is no record, such as a trace for another program, as JSON."""
     import json
 
+    put_text(json.dumps(content, ensure_ascii=False) + "\n", output)
+
+
+def put_text(text: str, output: Path | None) -> None:
+    """Write text that is no record, such as a table, to standard output or a file."""
     from srifty.records.files import write_text
 
-    text = json.dumps(content, ensure_ascii=False) + "\n"
-    if output != STANDARD_OUTPUT:
+    if output is not None and output != STANDARD_OUTPUT:
         write_text(text, output)
     elif sys.stdout is not None:
         sys.stdout.write(text)
