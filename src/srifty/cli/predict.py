@@ -68,7 +68,7 @@ def predict(
         raise InvalidInput("give the machines: --on 4xg4dn.12xlarge")
     if samples is None and epochs > 1:
         raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
-    output, trace = checked_output(output), checked_output(trace)
+    output, trace = checked_output(output), checked_output(trace, is_record=False)
     chosen = chosen_profiles(profiles, sample)
     (found,) = verbs.predict(
         chosen,
@@ -106,6 +106,8 @@ def _predict_grid(model: Path | None, grid: Path, others: list[str], output: Pat
         raise InvalidInput("--grid needs --model: --model model.json --grid grid.csv")
     if others:
         raise InvalidInput(f"a grid is told from the model alone; leave {', '.join(others)} out")
-    output = checked_output(output)
+    if output is not None and output.exists() and any(output.samefile(one) for one in (grid, model)):
+        raise InvalidInput(f"-o {output} would overwrite what is read; give another name")
+    output = checked_output(output, is_record=False)
     asked = read_grid(grid)
     put_text(asked.with_estimates(verbs.predict_steps(model, asked.grid)), output)
