@@ -77,3 +77,28 @@ def test_what_cannot_be_done_is_said_and_nothing_is_written(files, run, argument
     assert ended == status
     assert said in err
     assert sorted(path.name for path in files.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fit", "--steps", "known.csv", "-o", "known.csv"),
+        ("predict", "--model", "model.json", "--grid", "grid.csv", "-o", "grid.csv"),
+        ("predict", "--model", "model.json", "--grid", "grid.csv", "-o", "model.json"),
+    ],
+)
+def test_what_is_read_is_never_overwritten(files, run, arguments):
+    run("fit", "--steps", "known.csv", "-o", "model.json")
+    before = {path.name: path.read_bytes() for path in files.iterdir()}
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert "give another name" in err
+    assert {path.name: path.read_bytes() for path in files.iterdir()} == before
+
+
+def test_options_that_a_grid_has_no_use_for_are_refused(files, run):
+    run("fit", "--steps", "known.csv", "-o", "model.json")
+    given = ("--batch", "4", "--trace", "t.json", "--market", "spot")
+    status, _, err = run("predict", "--model", "model.json", "--grid", "grid.csv", *given)
+    assert status == 2
+    assert "leave --batch, --market, --trace out" in " ".join(err.split())

@@ -100,7 +100,7 @@ def test_a_bug_ends_the_search_at_the_try_that_meets_it(tmp_path: Path, error: s
     """accelerate#1934: every RuntimeError was taken for a want of memory, down to "reached zero" hours later."""
     with pytest.raises(WorkloadFailed) as caught:
         _search(tmp_path, f"raise {error}", max_batch=64)
-    assert len(_tried(tmp_path)) == 1
+    assert set(_tried(tmp_path)) == {8}
     assert error.partition("(")[0] in str(caught.value)
     assert f"raise {error}" in caught.value.workload_traceback
 

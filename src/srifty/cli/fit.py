@@ -51,7 +51,7 @@ def fit(
         raise InvalidInput(
             "give measured exchanges (--network net.json) or measured steps (--steps known.csv)"
         )
-    output = checked_output(output)
+    output = checked_output(output, inputs=[steps, catalog, *(network or []), *(more or [])])
     if steps is not None:
         if more or instance_type is not None or catalog is not None:
             raise InvalidInput("more files, --instance-type and --catalog are for --network; leave them out")

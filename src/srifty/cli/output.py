@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,12 +65,15 @@ def show(table: RenderableType, output: Path | None = None, *, as_json: bool = F
             screen.print("not saved: -o FILE keeps it, --json prints it")
 
 
-def checked_output(output: Path | None, *, is_record: bool = True) -> Path | None:
+def checked_output(
+    output: Path | None, *, is_record: bool = True, inputs: Iterable[Path | None] = ()
+) -> Path | None:
     """The file to write, whatever becomes of the working folder, found to be writable before the work is done.
 
     Args:
         output: what the user asked for
         is_record: whether a record goes there: then a file that holds none, perhaps the user's script, is kept
+        inputs: what is read, which is kept too
     """
     from srifty.errors import InvalidInput
     from srifty.records.files import check_writable
@@ -78,6 +81,9 @@ def checked_output(output: Path | None, *, is_record: bool = True) -> Path | Non
     if output is None or output == STANDARD_OUTPUT:
         return output
     output = output.absolute()
+    for given in inputs:
+        if given is not None and given.exists() and output.exists() and output.samefile(given):
+            raise InvalidInput(f"{output} is what is read: give another name for what is written")
     if is_record and output.is_file() and output.stat().st_size > 0:
         with output.open("rb") as file:
             if b'"format": "srifty/' not in file.read(_HEAD_BYTES):

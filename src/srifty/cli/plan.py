@@ -56,7 +56,7 @@ def plan(
     if samples is None and epochs > 1:
         raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
     sample_count = None if samples is None else count(samples, "--samples") * epochs
-    screen, output = console(), checked_output(output)
+    screen, output = console(), checked_output(output, inputs=[*(profiles or []), model, catalog])
     try:
         found = verbs.plan(
             chosen_profiles(profiles, sample),

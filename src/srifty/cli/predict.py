@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from srifty.cli.arguments import count
-from srifty.cli.output import checked_output, put, put_json, put_text, show
+from srifty.cli.output import checked_output, console, put, put_json, put_text, show
 from srifty.records.offer import Market
 
 
@@ -54,7 +54,21 @@ def predict(
     With --model and --grid: how long each step of a table takes, learned from measured ones.
     """
     if grid is not None:
-        others = {"profiles": profiles, "--sample": sample, "--on": on or None, "--json": json or None}
+        others = {
+            "profiles": profiles,
+            "--sample": sample,
+            "--on": on,
+            "--batch": batch,
+            "--accumulate": accumulate,
+            "--samples": samples,
+            "--epochs": epochs > 1,
+            "--region": region,
+            "--market": market is not Market.ON_DEMAND,
+            "--estimate-unmeasured": estimate_unmeasured,
+            "--catalog": catalog,
+            "--trace": trace,
+            "--json": json,
+        }
         _predict_grid(model, grid, [name for name, given in others.items() if given], output)
         return
     from datetime import date
@@ -68,7 +82,13 @@ def predict(
         raise InvalidInput("give the machines: --on 4xg4dn.12xlarge")
     if samples is None and epochs > 1:
         raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
-    output, trace = checked_output(output), checked_output(trace, is_record=False)
+    inputs = [*(profiles or []), model, catalog]
+    output, trace = (
+        checked_output(output, inputs=inputs),
+        checked_output(trace, is_record=False, inputs=inputs),
+    )
+    if output is not None and output == trace:
+        raise InvalidInput(f"-o and --trace are both {output}: give two names")
     chosen = chosen_profiles(profiles, sample)
     (found,) = verbs.predict(
         chosen,
@@ -93,6 +113,7 @@ def predict(
             ),
             trace,
         )
+        console().print(f"trace written to {trace}", markup=False)
     put(found, output, as_json=json)
     show(estimate_table(found, today=date.today()), output, as_json=json)
 
@@ -106,8 +127,6 @@ def _predict_grid(model: Path | None, grid: Path, others: list[str], output: Pat
         raise InvalidInput("--grid needs --model: --model model.json --grid grid.csv")
     if others:
         raise InvalidInput(f"a grid is told from the model alone; leave {', '.join(others)} out")
-    if output is not None and output.exists() and any(output.samefile(one) for one in (grid, model)):
-        raise InvalidInput(f"-o {output} would overwrite what is read; give another name")
-    output = checked_output(output, is_record=False)
+    output = checked_output(output, is_record=False, inputs=(grid, model))
     asked = read_grid(grid)
     put_text(asked.with_estimates(verbs.predict_steps(model, asked.grid)), output)
