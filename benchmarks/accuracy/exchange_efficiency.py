@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.accuracy.machines import MACHINES
 from benchmarks.accuracy.measured import read_csv, step_timings
 from benchmarks.accuracy.step_times import profile_of
-from srifty.predicting.allreduce_model import TCP_FLOW_BYTES_PER_S
+from srifty.predicting.allreduce_model import NVLINK, TCP_FLOW_BYTES_PER_S, hierarchical_allreduce
 from srifty.predicting.compute_model import ComputeModel
 
 NOMINAL_BYTES_PER_S = {
@@ -72,6 +72,36 @@ def latency_and_share(folder: Path, network: str, ranks: int, rate: float) -> tu
     return float(latency), float(1 / inverse_share)
 
 
+def by_node(folder: Path) -> list[tuple[int, float, float, float, float]]:
+    """(bytes, measured, ring, node by node [s], share of the network's rate that a ring would need) on 2 p5.48xlarge.
+
+    The ring's figures are its best fit (`latency_and_share`), those of node by node are the model's.
+    """
+    two, eight, fabric, nvlink = np.array([2]), np.array([8]), np.array([3200e9 / 8]), np.array([450e9])
+    model = hierarchical_allreduce(two, eight, fabric, nvlink)
+    latency, share = latency_and_share(folder, "EFA", 16, 3200e9 / 8)
+    found = []
+    for row in read_csv(folder / "allreduce" / "allreduce.csv"):
+        size = int(row["message_bytes"])
+        if row["network"] == "EFA" and row["num_ranks"] == "16" and row["repeat"] == "0" and size >= 2**20:
+            seconds = float(row["time_us"]) * 1e-6
+            at_nominal = 2 * 15 / 16 * size / (3200e9 / 8)
+            ring = 30 * latency + at_nominal / share
+            tree = float(model.latency_s[0] + size * model.seconds_per_byte[0])
+            found.append((size, seconds, ring, tree, at_nominal / seconds))
+    return found
+
+
+def node_latency_s(folder: Path) -> float:
+    """Latency of one level of a tree of nodes [s], by least squares of the relative error over 1 MiB to 1 GiB."""
+    rate = NVLINK.share * 450e9
+    measured = [(size, seconds) for size, seconds, *_ in by_node(folder) if size <= 2**30]
+    left = [1 - 2 * 7 / 8 * size / rate / seconds for size, seconds in measured]
+    inverse = [1 / seconds for _, seconds in measured]
+    whole = float(np.dot(inverse, left) / np.dot(inverse, inverse))
+    return (whole - 14 * NVLINK.latency_s) / 2
+
+
 def pcie_shares(folder: Path) -> dict[str, tuple[float, int]]:
     """Machine -> share of PCIe's nominal rate that explains the steps of bert on several GPUs of one machine.
 
@@ -115,11 +145,24 @@ def report(folder: Path) -> str:
         lines.append(f"| {backend} | {kind} | {machine} | {ranks} | {median:.2f} | {factor:.1f} | {count} |")
     lines += ["", "| link | latency of a ring step | share of the rate |", "| --- | ---: | ---: |"]
     for name, network, ranks, rate in (
-        ("fabric, 2 x p5.48xlarge", "EFA", 16, 3200e9 / 8),
+        ("fabric, 2 x p5.48xlarge, were it a ring", "EFA", 16, 3200e9 / 8),
         ("NVLink, 1 x p5.48xlarge", "NVLink/NVSwitch", 8, 450e9),
     ):
         latency, share = latency_and_share(folder, network, ranks, rate)
         lines.append(f"| {name} | {latency * 1e6:.1f} us | {share:.2f} |")
+    lines += [
+        "",
+        "| message, 2 x p5.48xlarge | measured | ring, best fit | node by node | rate that a ring needs |",
+    ]
+    lines.append("| ---: | ---: | ---: | ---: | ---: |")
+    for size, seconds, ring, tree, share in by_node(folder)[::2]:
+        cells = (
+            f"{size / 2**20:.0f} MiB",
+            *(f"{1e3 * x:.3g} ms" for x in (seconds, ring, tree)),
+            f"{share:.0%}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    lines.append(f"\nOne level of a tree of nodes takes {node_latency_s(folder) * 1e6:.0f} us.")
     lines += ["", "| PCIe machine | share of PCIe's rate | rows |", "| --- | ---: | ---: |"]
     lines += [f"| {name} | {share:.2f} | {count} |" for name, (share, count) in pcie_shares(folder).items()]
     return "\n".join(lines)

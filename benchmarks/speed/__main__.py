@@ -9,15 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date
 
 import numpy as np
 
 import srifty
 from srifty.clouds.catalog import load
-from srifty.predicting.predictor import Predictor
+from srifty.predicting.iteration_simulator import simulate
+from srifty.predicting.predicted_trace import trace_of
+from srifty.predicting.predictor import ROWS_AT_ONCE, Predictor
 from srifty.predicting.samples import sample_profiles
-from srifty.records import Job
+from srifty.predicting.scenarios import JobOnGpu, MachineColumns, StepColumns, step_columns
+from srifty.records import Cluster, Job, NodeGroup
 from srifty.records.cluster_table import ClusterTable
 
 ROWS = 100_000
@@ -62,6 +66,48 @@ def many_clusters(rows: int) -> tuple[Predictor, ClusterTable, Job]:
     return predictor, table, Job(name="bert-base", sample_count=10**6)
 
 
+def resnet50_columns(rows: int) -> StepColumns:
+    """What happens in a step of ResNet-50 with the 5 buckets of its profile, on as many clusters of T4 machines."""
+    predictor = Predictor(tuple(p for p in sample_profiles("resnet50") if p.gpu == "T4"))
+    offer = next(o for o in load().offers if o.instance_type == "g4dn.xlarge")
+    rng = np.random.default_rng(0)
+    table = ClusterTable(
+        offers=(offer,),
+        offer_index=np.zeros((rows, 1), np.int64),
+        node_count=rng.integers(2, 65, rows)[:, None],
+        batch_per_gpu=rng.integers(8, 65, rows)[:, None],
+        accumulation_count=rng.integers(1, 5, rows),
+    )
+    machines = MachineColumns.of((offer,), predictor.profiles)
+    mix = [JobOnGpu(predictor.profiles[0], predictor.compute[0])]
+    return step_columns(table, np.arange(rows), machines, mix)
+
+
+def iterations_a_second() -> list[tuple[str, float, float | None]]:
+    """(what, iteration estimates a second on one core, how many are asked)."""
+    step = resnet50_columns(ROWS_AT_ONCE)
+    cut = np.repeat(step.cost.bucket_bytes / 2, 2)  # 10 buckets in place of 5
+    at = np.repeat(step.groups[0].ready_at, 2)
+    forms = {
+        "5 buckets": (step.groups, step.cost),
+        "10 buckets": ([replace(step.groups[0], ready_at=at)], replace(step.cost, bucket_bytes=cut)),
+        "10 buckets, 2 slots, slow-down": (
+            [replace(step.groups[0], ready_at=at)],
+            replace(step.cost, bucket_bytes=cut, slot_count=2, slow_down=1.4),
+        ),
+    }
+    found: list[tuple[str, float, float | None]] = []
+    for name, (groups, cost) in forms.items():
+        took = seconds(lambda g=groups, c=cost: [simulate(g, c, step.micro_steps) for _ in range(50)])  # type: ignore[misc]
+        found.append((f"ResNet-50, {name}", 50 * ROWS_AT_ONCE / took, 1e6))
+    one = resnet50_columns(1)
+    offer = next(o for o in load().offers if o.instance_type == "g4dn.xlarge")
+    cluster = Cluster(groups=(NodeGroup(offer=offer, node_count=4, batch_per_gpu=32),))
+    took = seconds(lambda: [trace_of(one, cluster) for _ in range(200)])
+    found.append(("the same event by event, 5 buckets", 200 / took, None))
+    return found
+
+
 def main() -> None:
     """Measure and print the table, as Markdown."""
     if hasattr(os, "sched_setaffinity"):  # Linux
@@ -104,7 +150,14 @@ def main() -> None:
     print("| --- | ---: | ---: |")
     for what, took, asked in rows:
         print(f"| {what} | {took:.3f} | {'' if asked is None else f'< {asked}'} |")
-    print(f"\nOne call is {singly * ROWS / 200 / in_one_call:,.0f} times faster than one by one.")
+    print(f"\nOne call is {singly * ROWS / 200 / in_one_call:,.0f} times faster than one by one.\n")
+    print("| iteration estimates a second, one core, batch form | a second | asked |")
+    print("| --- | ---: | ---: |")
+    estimates = iterations_a_second()
+    whole = ("whole prediction of BERT-base: curves, exchange and five scenarios", ROWS / in_one_call, None)
+    for what, count, least in [*estimates, whole]:
+        print(f"| {what} | {count:,.0f} | {'' if least is None else f'> {least:,.0f}'} |")
+    print(f"\nThe batch form is {estimates[0][1] / estimates[-1][1]:,.0f} times faster than event by event.")
 
 
 if __name__ == "__main__":

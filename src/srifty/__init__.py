@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
-    from srifty.verbs import offers, plan, predict, profile, sample_profiles
+    from srifty.verbs import offers, plan, predict, profile, sample_profiles, trace
 
 __version__ = "0.1.0"
 
@@ -79,6 +79,7 @@ __all__ = [
     "profile",
     "read",
     "sample_profiles",
+    "trace",
     "write",
 ]
 
@@ -87,7 +88,7 @@ _HOMES = {
     "srifty.profiling.inside": ("profile_steps",),
     "srifty.profiling.lightning_callback": ("LightningCallback",),
     "srifty.profiling.transformers_callback": ("TransformersCallback",),
-    "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles"),
+    "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles", "trace"),
     "srifty.records.files": ("read", "write"),
     "srifty.errors": (
         "CloudRefused",

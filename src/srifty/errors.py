@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from srifty.records.job_profile import JobProfile
     from srifty.records.offer import Offer
     from srifty.records.plan import Plan
 
@@ -79,10 +80,14 @@ class WorkloadFailed(SriftyError):
 
     Attributes:
         workload_traceback: the traceback of the training code alone, without Srifty's frames
+        partial: what was measured before it raised; None: nothing that can be used
     """
 
     exit_status = 5
 
-    def __init__(self, message: str, *, workload_traceback: str = "") -> None:
+    def __init__(
+        self, message: str, *, workload_traceback: str = "", partial: JobProfile | None = None
+    ) -> None:
         super().__init__(message)
         self.workload_traceback = workload_traceback
+        self.partial = partial

@@ -11,7 +11,7 @@ import operator
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from srifty.errors import InvalidInput
 from srifty.records import Catalog, Cluster, Constraints, Job, JobEstimate, JobProfile, Plan
@@ -63,14 +63,14 @@ def profile(
             current folder. A job with a command and no workload is measured by running the command there
         device: "cuda", "cpu", ...; None: the current accelerator, else the CPU; a command chooses its own
         find_max_batch: search the largest batch that fits, with a margin, each try in a fresh process
-        max_batch: no batch above this [samples on one GPU]
+        max_batch: no batch above this [samples on one GPU; what stands for {batch} in a command]
         samples_per_step: of a command without {batch}, where its batch is not to be seen in its data
         max_seconds: bound on each run of a command [s]; None: 300
         on_progress: called with the share done (0 to 1) and what is being measured
 
     Raises:
         InvalidInput: the job file, the module or the function cannot be used; PyTorch is not installed
-        WorkloadFailed: the training code raised
+        WorkloadFailed: the training code raised; `partial` is what a command gave before that
         NotMeasured: no batch fits; of a command, nothing stepped
     """
     from srifty.records.job_file import read_job
@@ -82,16 +82,14 @@ def profile(
 
         if device is not None:
             raise InvalidInput(f"device {device!r} is for a workload; a command chooses its device by itself")
-        if find_max_batch or max_batch is not None:
-            raise InvalidInput(
-                "the largest batch is searched for a workload; give a command its batches (--batch)"
-            )
         return profile_command(
             asked,
             folder=folder,
             batches=asked.batches,
             samples_per_step=samples_per_step,
             max_seconds=MAX_SECONDS if max_seconds is None else max_seconds,
+            find_max_batch=find_max_batch,
+            max_batch=max_batch,
             on_progress=on_progress,
         )
     if samples_per_step is not None or max_seconds is not None:
@@ -172,6 +170,30 @@ def predict(
     job = _job(predictor, clusters[0].global_batch, samples)
     estimates = predictor.estimate(ClusterTable.of(clusters), job)
     return tuple(estimates.job(row) for row in range(len(clusters)))
+
+
+def trace(
+    profiles: Profiles,
+    cluster: Cluster,
+    *,
+    estimate_unmeasured: bool = False,
+    catalog: Catalog | FilePath | None = None,
+) -> dict[str, Any]:
+    """The median iteration of a cluster as a picture: JSON of Chrome's trace format, for Perfetto.
+
+    Args:
+        profiles: of one job, on each kind of GPU that the cluster has
+        cluster: as an estimate names it (`predict(...)[0].iteration.cluster`)
+        estimate_unmeasured, catalog: as for `predict`
+
+    Raises:
+        NotMeasured: a GPU without a profile, a batch beyond the largest that fits
+    """
+    from srifty.reporting.chrome_trace import chrome_trace
+
+    predictor = _predictor(profiles, _catalog(catalog) if estimate_unmeasured else None)
+    title = f"one predicted iteration of {predictor.profiles[0].job.name} on {cluster}"
+    return chrome_trace(predictor.trace(cluster), title=title)
 
 
 def plan(

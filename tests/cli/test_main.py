@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -74,6 +75,45 @@ def test_predict_takes_profiles_and_a_mixed_cluster(run, tmp_path):
     )
     assert status == 0
     assert len(from_json(out, JobEstimate).iteration.cluster.groups) == 2
+
+
+def test_predict_says_how_long_the_links_inside_and_between_nodes_are_busy(run):
+    _, out, err = run(*PREDICT, "--on", "4xg4dn.12xlarge")
+    found = from_json(out, JobEstimate).iteration
+    assert found.inside_exchange_s.p50 > 0 < found.across_exchange_s.p50
+    assert "links inside the nodes, busy" in err
+    assert "network between them, busy" in err
+    assert "busy" not in run(*PREDICT, "--on", "1xg4dn.xlarge")[2]
+
+
+def test_an_estimate_written_before_it_named_the_links_can_be_read(run):
+    fields = json.loads(run(*PREDICT, "--on", "4xg4dn.12xlarge")[1])
+    for part in ("inside_exchange_s", "across_exchange_s"):
+        del fields["iteration"][part]
+    assert from_json(json.dumps(fields), JobEstimate).iteration.inside_exchange_s is None
+
+
+@pytest.mark.parametrize(
+    "on", ["4xg4dn.12xlarge", "1xg4dn.xlarge", "2xp4d.24xlarge", "4xg4dn.xlarge,1xp3.8xlarge"]
+)
+def test_a_trace_shows_the_predicted_iteration(run, tmp_path, on):
+    status, out, _ = run(*PREDICT, "--on", on, "--trace", tmp_path / "trace.json")
+    assert status == 0
+    step = from_json(out, JobEstimate).iteration
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    complete = [event for event in events if event["ph"] == "X"]
+    assert max(e["ts"] + e["dur"] for e in complete) == pytest.approx(1e6 * step.duration_s.p50, rel=0.01)
+    for lane in {(e["pid"], e["tid"]) for e in complete}:
+        own = sorted((e["ts"], e["ts"] + e["dur"]) for e in complete if (e["pid"], e["tid"]) == lane)
+        assert all(later[0] >= earlier[1] - 1e-3 for earlier, later in pairwise(own))
+    assert {e["pid"] for e in complete} == set(range(len(step.cluster.groups)))
+    assert {e["args"]["name"] for e in events if e["name"] == "thread_name"} == {"compute", "exchange"}
+
+
+def test_a_trace_that_cannot_be_written_is_refused_before_the_work(run, tmp_path):
+    status, out, err = run(*PREDICT, "--on", "1xg4dn.xlarge", "--trace", tmp_path / "nowhere" / "trace.json")
+    assert (status, out) == (2, "")
+    assert "cannot write" in err
 
 
 def test_a_batch_too_large_for_the_memory_is_accumulated(run):

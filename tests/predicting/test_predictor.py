@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.conftest import make_offer, make_profile
 
 from srifty.errors import InvalidInput, NotMeasured
+from srifty.predicting.iteration_trace import no_work_s
 from srifty.predicting.predictor import Predictor
 from srifty.predicting.scenarios import JobOnGpu, MachineColumns, buckets_on, exchange_of, scenarios
 from srifty.records import Cluster, Job, NodeGroup
@@ -276,3 +277,51 @@ def test_other_work_of_a_script_counts():
     )
     plain, more = (estimate(cluster(batch=16), profiles=[p])[0] for p in (make_profile(), busy))
     assert more.iteration.compute_s.p50 == pytest.approx(plain.iteration.compute_s.p50 + 0.1 * 0.18)
+
+
+def test_the_parts_of_an_exchange_tell_two_nodes_of_eight_from_eight_of_two():
+    """astra-sim#150: with NVLink and a fabric the same 16 GPUs exchange unlike, and the estimate says where."""
+    links = {"network_bytes_per_s": 50e9, "gpu_link": "nvlink", "gpu_link_bytes_per_s": 300e9}
+    few, many = (e.iteration for e in estimate(*(cluster(n, 8, gpu_count=16 // n, **links) for n in (2, 8))))
+    assert many.across_exchange_s.p50 > 1.7 * few.across_exchange_s.p50
+    assert few.across_exchange_s.p50 > few.inside_exchange_s.p50 > 0
+    alone, one_each, single = (
+        e.iteration for e in estimate(*(cluster(n, gpu_count=g) for n, g in ((1, 4), (4, 1), (1, 1))))
+    )
+    assert alone.across_exchange_s is None is not alone.inside_exchange_s
+    assert one_each.inside_exchange_s is None is not one_each.across_exchange_s
+    assert single.inside_exchange_s is None is single.across_exchange_s
+
+
+def test_a_fitted_slow_down_makes_the_compute_beside_an_exchange_longer():
+    table = ClusterTable.of([cluster(4, 16)])
+    plain, slowed = (
+        Predictor((make_profile(),), each).estimate(table, JOB).iteration(0) for each in ({}, {"T4": 1.4})
+    )
+    assert plain.compute_s.p50 < slowed.compute_s.p50 < 1.4 * plain.compute_s.p50
+
+
+mixed = Cluster(
+    groups=(
+        NodeGroup(offer=make_offer(gpu="V100"), node_count=1, batch_per_gpu=32, accumulation_count=3),
+        NodeGroup(offer=make_offer(gpu="T4"), node_count=2, batch_per_gpu=16, accumulation_count=3),
+    )
+)
+
+
+@pytest.mark.parametrize("slow_down", [1.0, 1.4])
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize(
+    "on", [cluster(4, 16), cluster(2, 8, 4), cluster(1, 8, gpu_count=8), cluster(), mixed], ids=str
+)
+def test_a_trace_has_the_numbers_of_the_estimate(on, each, slow_down):
+    profiles = tuple(
+        make_profile(gpu, seconds, noise=0.05, exchanges_every_micro_step=each)
+        for gpu, seconds in (("T4", 0.02), ("V100", 0.005))
+    )
+    predictor = Predictor(profiles, {"T4": slow_down})
+    trace = predictor.trace(on)
+    found = predictor.estimate(ClusterTable.of([on]), JOB).iteration(0)
+    assert trace.step_s == pytest.approx(found.duration_s.p50, rel=1e-9)
+    assert no_work_s(trace.spans) == pytest.approx(found.exposed_allreduce_s.p50, abs=1e-9)
+    assert len(trace.rank_names) == len(on.groups)

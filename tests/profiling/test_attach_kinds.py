@@ -459,3 +459,110 @@ for x in loader():
     (timing,) = profile.timings
     assert timing.data_wait_s is not None
     assert timing.data_wait_s.p10 >= LOAD_S
+
+
+def test_a_functional_program_s_tensors_are_counted_once(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+from torch.func import functional_call, grad
+model = nn.Linear(8, 8)
+values = {name: value.detach() for name, value in model.named_parameters()}
+
+
+def loss(values, x):
+    time.sleep(0.005)
+    return functional_call(model, values, (x,)).square().mean()
+
+
+while True:
+    gradients = grad(loss)(values, torch.randn(BATCH, 8))
+    values = {name: value - 1e-3 * gradients[name] for name, value in values.items()}
+"""
+    )
+    assert profile.trainable_bytes == 288
+
+
+def test_a_data_set_that_is_made_anew_each_epoch_is_one(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+from torch.utils.data import TensorDataset
+model = make_model(1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    for (x,) in DataLoader(TensorDataset(torch.ones(6 * BATCH, 512)), batch_size=BATCH):
+        loss_of(model, x).backward()
+        loss_of(model, x + 1e-3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+    )
+    assert profile.accumulation_count == 1
+    assert [timing.batch for timing in profile.timings] == [8]
+    assert any("2 backward passes in a step" in note for note in profile.assumptions)
+
+
+def test_a_row_that_a_sparse_gradient_names_twice_is_exchanged_once(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+model = nn.Sequential(nn.Embedding(1000, 16, sparse=True), nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    loss_of(model, torch.zeros(BATCH, 50, dtype=torch.long)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    assert 16 * 4 + 8 in [bucket.gradient_bytes for bucket in profile.buckets]
+
+
+def test_packed_sequences_count_as_samples(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+from torch.nn.utils.rnn import pack_sequence
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(8, 8)
+
+    def forward(self, packed):
+        return self.inner(packed)[1][0]
+
+
+model = Recurrent()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    lengths = torch.randint(5, 60, (18,)).tolist()
+    packed = pack_sequence([torch.randn(length, 8) for length in lengths], enforce_sorted=False)
+    loss_of(model, packed).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        batches=(),
+    )
+    assert [timing.batch for timing in profile.timings] == [18]
+
+
+def test_optimizers_that_step_inside_the_backward_pass_are_noted(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+model = make_model()
+optimizers = {one: torch.optim.SGD([one], lr=1e-3) for one in model.parameters()}
+
+
+def update(parameter):
+    optimizers[parameter].step()
+    optimizers[parameter].zero_grad()
+
+
+for one in model.parameters():
+    one.register_post_accumulate_grad_hook(update)
+while True:
+    loss_of(model, torch.ones(BATCH, 512)).backward()
+"""
+    )
+    assert_holds_together(profile)
+    assert any("inside the backward pass" in note for note in profile.assumptions)
+    (timing,) = profile.timings
+    assert timing.backward_s.p10 >= LAYERS * LAYER_S

@@ -14,6 +14,7 @@ import pytest
 
 from srifty.profiling import attached_run
 from srifty.profiling.child_life import live
+from srifty.profiling.private_folder import private_folder
 from tests.profiling.attach_kit import Scripts, assert_holds_together, processes_of, scripts
 
 __all__ = ["scripts"]
@@ -73,6 +74,29 @@ def test_what_the_script_writes_is_gone_or_listed(scripts: Scripts, monkeypatch:
     monkeypatch.setattr(Path, "is_relative_to", lambda self, other: True)
     profile = scripts.profile(body)
     assert any("wrote 2 files into its folder: log.txt, runs/1" in note for note in profile.assumptions)
+
+
+def test_a_folder_that_holds_the_usual_place_for_temporary_files_is_covered_too(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = scripts.folder / "temporary"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    with private_folder(outside=scripts.folder) as folder:
+        assert not folder.is_relative_to(scripts.folder)
+    scripts.profile(LOOP.format(before="", inside="open('log.txt', 'a').write('x')"))
+    there = sorted(path.name for path in scripts.folder.iterdir())
+    assert there in (["kit.py", "temporary", "train.py"], ["kit.py", "log.txt", "temporary", "train.py"])
+    assert list(place.iterdir()) == []
+
+
+def test_of_a_huge_folder_it_is_said_that_not_all_was_looked_at(
+    scripts: Scripts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attached_run, "MOST_FILES", 2)
+    monkeypatch.setattr(Path, "is_relative_to", lambda self, other: True)
+    profile = scripts.profile(LOOP.format(before="", inside="open('log.txt', 'a').write('x')"))
+    assert any("the folder of the script holds more than" in note for note in profile.assumptions)
 
 
 def test_no_private_folder_is_left(scripts: Scripts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import queue
 import textwrap
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from torch import nn
 
 from srifty.errors import InvalidInput, NotMeasured, WorkloadFailed
 from srifty.profiling import profiler
+from srifty.profiling.bench import LOOKS
 from srifty.profiling.gradient_buckets import MeasuredBuckets
 from srifty.profiling.memory import OutOfMemory
 from srifty.profiling.profiler import PASSES, profile
@@ -110,9 +114,162 @@ def test_batches_come_in_passes_up_and_down_and_progress_rises(job_of: JobOf) ->
 
     job = job_of(_made(nn.Linear(8, 8), make_batch), batches=(4, 2, 8, 2))
     _profile(job, on_progress=lambda share, doing: told.append(share))
-    assert made[: 3 * PASSES] == [2, 4, 8, 8, 4, 2, 2, 4, 8]
+    assert made[LOOKS : LOOKS + 3 * PASSES] == [2, 4, 8, 8, 4, 2, 2, 4, 8]
     assert told == sorted(told)
     assert told[-1] == 1.0
+
+
+def _sequences(batch: int) -> torch.Tensor:
+    return torch.randn(batch, int(torch.randint(1, 9, ())), 8)
+
+
+def _slow_by_length(model: nn.Module, data: torch.Tensor) -> torch.Tensor:
+    time.sleep(0.001 * data.shape[1])
+    return _loss(model, data)
+
+
+def test_batches_of_varying_length_tell_time_by_content(job_of: JobOf) -> None:
+    job = job_of(_made(nn.Linear(8, 8), _sequences, _slow_by_length), batches=(2, 4))
+    measured = _profile(job, seconds_per_batch=0.6)
+    for timing in measured.timings:
+        found = [seen for seen in measured.content_timings if seen.batch == timing.batch]
+        lengths = [seen.element_count / timing.batch / 8 for seen in found]
+        assert len(lengths) >= 5  # 24 draws of 8 lengths
+        assert lengths == sorted(set(lengths))
+        for seen, length in zip(found, lengths, strict=True):
+            assert seen.step_s >= 0.001 * length
+        assert found[-1].step_s > found[0].step_s + 0.0006 * (lengths[-1] - lengths[0])
+        assert timing.forward_s.p90 > timing.forward_s.p10 + 0.002  # the spread is that of the content
+        assert timing.forward_s.sample_count >= 3 * 4
+    assert any("batches of one size differ in content" in note for note in measured.assumptions)
+    assert from_json(to_json(measured), JobProfile) == measured
+
+
+def test_batches_of_one_length_tell_no_time_by_content_and_are_made_as_often_as_they_are_visited(
+    job_of: JobOf,
+) -> None:
+    made: list[int] = []
+
+    def make_batch(batch: int) -> torch.Tensor:
+        made.append(batch)
+        return _vectors(batch)
+
+    measured = _profile(job_of(_made(nn.Linear(8, 8), make_batch), batches=(4,)))
+    assert measured.content_timings == ()
+    assert not any("content" in note for note in measured.assumptions)
+    # The looks, a visit a pass, one for the precision and one for the buckets; two sizes are compared.
+    assert len(made) == LOOKS + PASSES + 2 + 2
+
+
+def _with_loader(
+    loader: Callable[[int], Any], step_s: float = 0.0, model: nn.Module | None = None
+) -> Callable[[], Any]:
+    def loss(model: nn.Module, data: torch.Tensor) -> torch.Tensor:
+        time.sleep(step_s)
+        return _loss(model, data)
+
+    return lambda: (*_made(model or nn.Linear(8, 8), loss=loss)(), loader)
+
+
+LOAD_S = 0.02
+
+
+def _slowly(batch: int) -> Iterator[torch.Tensor]:
+    for _ in range(8):
+        time.sleep(LOAD_S)
+        yield _vectors(batch)
+
+
+def _ahead(batch: int) -> Iterator[torch.Tensor]:
+    """What `_slowly` gives, made by a thread that works ahead by one batch."""
+    ready: queue.Queue[Any] = queue.Queue(maxsize=1)
+
+    def work() -> None:
+        for data in itertools.chain.from_iterable(_slowly(batch) for _ in range(8)):
+            ready.put(data)
+        ready.put(None)
+
+    threading.Thread(target=work, daemon=True).start()
+    return iter(ready.get, None)
+
+
+@pytest.mark.parametrize(
+    ("loader", "step_s", "least_s", "most_s"),
+    [
+        (_slowly, 0.0, LOAD_S, 1.6 * LOAD_S),
+        (_slowly, 2 * LOAD_S, LOAD_S, 1.6 * LOAD_S),
+        (_ahead, 0.0, 0.5 * LOAD_S, 1.6 * LOAD_S),
+        (_ahead, 2 * LOAD_S, 0.0, 0.3 * LOAD_S),
+    ],
+    ids=["each in its turn", "each in its turn, slow steps", "ahead", "ahead, slow steps"],
+)
+def test_the_wait_for_a_loader_is_what_it_does_not_hide_behind_the_step(
+    job_of: JobOf, loader: Callable[[int], Any], step_s: float, least_s: float, most_s: float
+) -> None:
+    measured = _profile(job_of(_with_loader(loader, step_s), batches=(2,)))
+    (timing,) = measured.timings
+    assert timing.data_wait_s is not None
+    assert least_s <= timing.data_wait_s.p50 <= most_s
+    assert timing.data_wait_s.sample_count >= 6
+    assert not any("wait for data" in note for note in measured.assumptions)
+
+
+def test_a_loader_of_torch_s_own_is_waited_for(job_of: JobOf) -> None:
+    class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return 12
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(LOAD_S / 4)
+            return torch.zeros(8)
+
+    make = _with_loader(lambda batch: torch.utils.data.DataLoader(Samples(), batch_size=batch))
+    small, large = _profile(job_of(make, batches=(2, 4))).timings
+    assert small.data_wait_s is not None
+    assert large.data_wait_s is not None
+    assert LOAD_S / 2 <= small.data_wait_s.p50 < LOAD_S <= large.data_wait_s.p50
+
+
+def test_without_a_loader_the_wait_for_data_is_not_known(job_of: JobOf) -> None:
+    measured = _profile(job_of(_made(nn.Linear(8, 8)), batches=(2,)))
+    assert measured.timings[0].data_wait_s is None
+    assert any("the wait for data was not measured" in note for note in measured.assumptions)
+
+
+def test_epochs_of_one_batch_tell_no_wait(job_of: JobOf) -> None:
+    measured = _profile(job_of(_with_loader(lambda batch: [_vectors(batch)]), batches=(2,)))
+    assert measured.timings[0].data_wait_s is None
+    assert any("an epoch of the loader is one batch" in note for note in measured.assumptions)
+
+
+def test_a_loader_without_a_batch_and_one_that_fails_are_told(job_of: JobOf) -> None:
+    with pytest.raises(WorkloadFailed, match=r"loader\(2\) gave no batch"):
+        _profile(job_of(_with_loader(lambda batch: []), batches=(2,)))
+    with pytest.raises(WorkloadFailed, match=r"loader\(2\) failed: OSError: no disk"):
+        _profile(job_of(_with_loader(_failing), batches=(2,)))
+
+
+def _failing(batch: int) -> Iterator[torch.Tensor]:
+    yield _vectors(batch)
+    raise OSError("no disk")
+
+
+def test_a_loader_is_closed_and_the_model_is_as_before(job_of: JobOf, nothing_left: Check) -> None:
+    model, opened, closed = nn.Linear(8, 8), [], []
+    before = model.weight.clone()
+
+    def loader(batch: int) -> Iterator[torch.Tensor]:
+        opened.append(batch)
+        try:
+            while True:
+                yield _vectors(batch)
+        finally:
+            closed.append(batch)
+
+    _profile(job_of(_with_loader(loader, model=model), batches=(2, 4)))
+    assert opened == closed == [2, 4]
+    assert torch.equal(model.weight, before)
+    nothing_left(model)
 
 
 def test_without_batches_some_are_chosen_by_doubling(job_of: JobOf) -> None:

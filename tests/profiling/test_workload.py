@@ -33,6 +33,11 @@ def make():
 """
 
 
+MODEL = "model = nn.Linear(8, 8)"
+OPTIMIZER = "torch.optim.SGD(model.parameters(), lr=0.01)"
+RETURN = f"return model, {OPTIMIZER}, make_batch, loss"
+
+
 def _write(folder: Path, text: str, name: str = "workload.py") -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
@@ -54,6 +59,12 @@ RETURNED = {
     "an object": "from types import SimpleNamespace as O\n"
     "    return O(model=model, optimizer=optimizer, make_batch=make_batch, loss=loss)",
 }
+RETURNED_WITH_LOADER = {
+    "a tuple": "return model, optimizer, make_batch, loss, loader",
+    "a mapping": "return dict(model=model, optimizer=optimizer, make_batch=make_batch, loss=loss, loader=loader)",
+    "an object": "from types import SimpleNamespace as O\n"
+    "    return O(model=model, optimizer=optimizer, make_batch=make_batch, loss=loss, loader=loader)",
+}
 
 
 @pytest.mark.parametrize("returned", RETURNED.values(), ids=RETURNED.keys())
@@ -66,6 +77,17 @@ def test_an_object_a_mapping_or_four_values_are_a_workload(tmp_path: Path, retur
     workload = _load(tmp_path)
     assert isinstance(workload.model, nn.Linear)
     assert workload.data(3, torch.device("cpu")).shape == (3, 8)
+
+
+@pytest.mark.parametrize("returned", RETURNED_WITH_LOADER.values(), ids=RETURNED_WITH_LOADER.keys())
+def test_a_loader_may_be_among_them(tmp_path: Path, returned: str) -> None:
+    made = (
+        "optimizer, loader = torch.optim.SGD(model.parameters(), lr=0.01), lambda batch: [make_batch(batch)]"
+    )
+    _write(tmp_path, GOOD.replace(RETURN, f"{made}\n    {returned}"))
+    loader = _load(tmp_path).loader
+    assert loader is not None
+    assert [data.shape for data in loader(3)] == [(3, 8)]
 
 
 def test_a_workload_in_a_package_may_import_its_neighbours(tmp_path: Path) -> None:
@@ -157,10 +179,6 @@ def test_time_to_measure_must_be_more_than_none(tmp_path: Path) -> None:
         profile(Job(name="a", workload="workload:make"), folder=tmp_path, seconds_per_batch=0)
 
 
-MODEL = "model = nn.Linear(8, 8)"
-OPTIMIZER = "torch.optim.SGD(model.parameters(), lr=0.01)"
-RETURN = f"return model, {OPTIMIZER}, make_batch, loss"
-
 # What is changed in the good workload, into what, what is said, and a line of the user's code in the traceback.
 FAILURES = {
     "a module that is missing": (
@@ -196,6 +214,12 @@ FAILURES = {
     "no optimizer": (OPTIMIZER, "None", "returned None as the optimizer", ""),
     "make_batch not callable": ("make_batch, loss\n", "5, loss\n", "returned an int as make_batch", ""),
     "loss not callable": ("make_batch, loss\n", "make_batch, 'mse'\n", "returned a str as loss", ""),
+    "a loader that is no function": (
+        "make_batch, loss\n",
+        "make_batch, loss, [torch.ones(2, 8)]\n",
+        "returned a list as loader: expected a function of the batch that makes one",
+        "",
+    ),
     "nothing to train": (
         f"    {RETURN}",
         f"    o = {OPTIMIZER}\n    model.requires_grad_(False)\n    return model, o, make_batch, loss",

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -32,6 +32,20 @@ def put(record: Record, output: Path | None, *, as_json: bool = False) -> None:
         write(record, output)
     if to_stream and sys.stdout is not None:
         sys.stdout.write(to_json(record))
+        sys.stdout.flush()
+
+
+def put_json(content: dict[str, Any], output: Path) -> None:
+    """Write what is no record, such as a trace for another program, as JSON."""
+    import json
+
+    from srifty.records.files import write_text
+
+    text = json.dumps(content, ensure_ascii=False) + "\n"
+    if output != STANDARD_OUTPUT:
+        write_text(text, output)
+    elif sys.stdout is not None:
+        sys.stdout.write(text)
         sys.stdout.flush()
 
 

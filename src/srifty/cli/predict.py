@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from srifty.cli.arguments import count
-from srifty.cli.output import checked_output, put, show
+from srifty.cli.output import checked_output, put, put_json, show
 from srifty.records.offer import Market
 
 
@@ -35,6 +35,9 @@ def predict(
     ] = False,
     catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the estimate here.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a picture of one iteration here, for ui.perfetto.dev (JSON).")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="The estimate, as JSON, to standard output.")] = False,
 ) -> None:
     """How long a step and the job take on machines that you name, and where the time goes."""
@@ -49,9 +52,10 @@ def predict(
         raise InvalidInput("give the machines: --on 4xg4dn.12xlarge")
     if samples is None and epochs > 1:
         raise InvalidInput(f"--epochs {epochs} needs --samples, the size of the data set")
-    output = checked_output(output)
+    output, trace = checked_output(output), checked_output(trace)
+    chosen = chosen_profiles(profiles, sample)
     (found,) = verbs.predict(
-        chosen_profiles(profiles, sample),
+        chosen,
         on,
         batch=None if batch is None else count(batch, "--batch"),
         accumulation=accumulate,
@@ -61,5 +65,15 @@ def predict(
         estimate_unmeasured=estimate_unmeasured,
         catalog=catalog,
     )
+    if trace is not None:
+        put_json(
+            verbs.trace(
+                chosen,
+                found.iteration.cluster,
+                estimate_unmeasured=estimate_unmeasured,
+                catalog=catalog,
+            ),
+            trace,
+        )
     put(found, output, as_json=json)
     show(estimate_table(found, today=date.today()), output, as_json=json)

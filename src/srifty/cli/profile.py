@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from srifty.cli.arguments import count
-from srifty.cli.output import checked_output, console, put, show, stdout_to_stderr
+from srifty.cli.output import STANDARD_OUTPUT, checked_output, console, put, show, stdout_to_stderr
+from srifty.errors import WorkloadFailed
 
 if TYPE_CHECKING:
     from srifty.records import Job
@@ -71,18 +72,42 @@ def profile(
             progress.update(task, completed=done, description=text)
 
         # What the training code prints must not mix with the record on standard output.
+        failed = None
         with stdout_to_stderr():
-            found = verbs.profile(
-                job,
-                device=device,
-                find_max_batch=find_max_batch,
-                max_batch=max_batch,
-                samples_per_step=samples,
-                max_seconds=max_seconds,
-                on_progress=on_progress,
-            )
+            try:
+                found = verbs.profile(
+                    job,
+                    device=device,
+                    find_max_batch=find_max_batch,
+                    max_batch=max_batch,
+                    samples_per_step=samples,
+                    max_seconds=max_seconds,
+                    on_progress=on_progress,
+                )
+            except WorkloadFailed as error:
+                failed = error
+    if failed is not None:
+        raise _with_partial(failed, output, as_json=json)
     put(found, output, as_json=json)
     show(profile_table(found, width=screen.width), output, as_json=json)
+
+
+def _with_partial(error: WorkloadFailed, output: Path | None, *, as_json: bool) -> WorkloadFailed:
+    """The failure, which says where the profile of what was measured before it has been put."""
+    if error.partial is None:
+        return error
+    batches = [str(timing.batch) for timing in error.partial.timings]
+    plural = "es" if len(batches) > 1 else ""
+    kept = f"a profile of what was measured before, batch{plural} {', '.join(batches)}, "
+    if output is None and not as_json:
+        where = "can be had with -o FILE"
+    else:
+        put(error.partial, output, as_json=as_json)
+        is_file = output is not None and output != STANDARD_OUTPUT
+        where = f"is in {output}" if is_file else "is on standard output"
+    return WorkloadFailed(
+        f"{error}; {kept}{where}", workload_traceback=error.workload_traceback, partial=error.partial
+    )
 
 
 def _job(what: list[str], batch: str | None) -> Path | Job:
@@ -93,6 +118,10 @@ def _job(what: list[str], batch: str | None) -> Path | Job:
     if len(what) == 1 and what[0].endswith(".py"):
         raise InvalidInput(
             f"{what[0]} is a script: profile it as you start it, srifty profile -- python {what[0]}"
+        )
+    if Path(what[0]).suffix == ".sh" and Path(what[0]).exists() and not _is_program(what[0]):
+        raise InvalidInput(
+            f"{what[0]} is not executable: chmod +x {what[0]}, or srifty profile -- bash {what[0]}"
         )
     if len(what) == 1 and (what[0].endswith(".toml") or not _is_program(what[0])):
         if batch is not None:

@@ -54,6 +54,8 @@ class ComputeModel:
     """What tells forward and backward between the measured batches."""
     noise: float
     """Standard deviation from step to step, as a share of forward and backward."""
+    noise_skew: float
+    """What that deviation is more above the median than below, as a share of itself."""
     reading_log_sd: float
     """Doubt about a measured batch itself. Steps of one session vary together, since what slows one slows its
     neighbours, so n of them count as sqrt(n)."""
@@ -71,7 +73,8 @@ class ComputeModel:
         backward = np.array([_typical(timing.backward_s) for timing in timings])
         curve = chosen_curve(batch, forward + backward)
         errors = left_out_errors(batch, forward + backward, curve)
-        noise = float(np.median([_step_noise(timing) for timing in timings]))
+        noises = np.array([_step_noise(timing) for timing in timings])
+        noise = float(np.median(noises[:, 0]))
         readings = min(timing.forward_s.sample_count for timing in timings)
         return cls(
             batch=batch,
@@ -82,6 +85,7 @@ class ComputeModel:
             other_s=_means(timing.other_s for timing in timings),
             curve=curve,
             noise=noise,
+            noise_skew=float(np.median(noises[:, 1])),
             reading_log_sd=float(np.log1p(noise) / readings**0.25),
             log_sd=float(
                 np.sqrt(
@@ -265,12 +269,20 @@ def _typical(spread: Spread) -> float:
     return float(spread.p50 + max(0.0, min(skew, spread.mean - spread.p50)))
 
 
-def _step_noise(timing: BatchTiming) -> float:
-    def sd(spread: Spread) -> float:
-        return (spread.p90 - spread.p10) / (2 * Z90)
+def _step_noise(timing: BatchTiming) -> tuple[float, float]:
+    """Standard deviation as a share of the step, and what it is more above the median than below as a share of itself.
 
-    total = timing.forward_s.p50 + timing.backward_s.p50
-    return float(np.hypot(sd(timing.forward_s), sd(timing.backward_s)) / total)
+    Of a sum of two that vary independently variance and third moment add; a tail that the mean does not show is
+    none (`_typical`).
+    """
+    phases = (timing.forward_s, timing.backward_s)
+    total = sum(phase.p50 for phase in phases)
+    sd = np.array([(phase.p90 - phase.p10) / (2 * Z90) for phase in phases])
+    skew = np.array([(_typical(phase) - phase.p50) * np.sqrt(2 * np.pi) for phase in phases])
+    variance = float(np.sum(sd**2))
+    if variance == 0:
+        return 0.0, 0.0
+    return float(np.sqrt(variance)) / total, float(np.sum(skew * sd**2) / variance**1.5)
 
 
 def _rms(errors: Floats) -> float:

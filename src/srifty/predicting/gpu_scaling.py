@@ -27,6 +27,10 @@ class Peaks:
     memory_bytes_per_s: float
 
 
+_NOTABLE_WAIT = 0.05
+"""Share of forward and backward above which a wait for data shows a loader that does not keep up."""
+
+
 def _peaks(fp32_tflop: float, half_tflop: float, memory_gbyte: float) -> Peaks:
     return Peaks(fp32_tflop * 1e12, half_tflop * 1e12, memory_gbyte * 1e9)
 
@@ -128,12 +132,30 @@ def with_estimates(profiles: Sequence[JobProfile], offers: Iterable[Offer]) -> t
 
 
 def _scaled_timing(timing: BatchTiming, compute: float, memory: float) -> BatchTiming:
+    """A loader that works ahead needs as long for a batch as it did: what a faster GPU gains is waited for.
+
+    wait' = wait + max(0, compute - compute'),   where the wait is a notable share of the step
+    """
+    wait, computing_s = timing.data_wait_s, timing.forward_s.p50 + timing.backward_s.p50
+    if wait is not None and wait.mean > _NOTABLE_WAIT * computing_s:
+        wait = _moved(wait, max(0.0, (1 - compute) * computing_s))
     return timing.model_copy(
         update={
+            "data_wait_s": wait,
             "forward_s": _scaled(timing.forward_s, compute),
             "backward_s": _scaled(timing.backward_s, compute),
             "optimizer_s": _scaled(timing.optimizer_s, memory),
         }
+    )
+
+
+def _moved(spread: Spread, by: float) -> Spread:
+    return Spread(
+        p10=spread.p10 + by,
+        p50=spread.p50 + by,
+        p90=spread.p90 + by,
+        mean=spread.mean + by,
+        sample_count=spread.sample_count,
     )
 
 

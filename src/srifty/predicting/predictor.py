@@ -5,7 +5,8 @@ The door of this room: profiles go in, a table of clusters, a table of estimates
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,11 @@ from srifty.predicting.compute_model import ComputeModel
 from srifty.predicting.iteration_simulator import Iteration
 from srifty.predicting.job_simulator import step_count
 from srifty.predicting.memory_model import largest_batch
-from srifty.predicting.scenarios import JobOnGpu, MachineColumns, scenarios
+from srifty.predicting.predicted_trace import trace_of
+from srifty.predicting.scenarios import SLOW_DOWN, JobOnGpu, MachineColumns, scenarios, step_columns
 from srifty.records.cluster import Cluster
 from srifty.records.cluster_table import ClusterTable, EstimateTable, SpreadColumns
+from srifty.records.iteration_span import IterationTrace
 from srifty.records.job import Job
 from srifty.records.job_profile import JobProfile
 from srifty.records.offer import Offer
@@ -38,6 +41,8 @@ class Predictor:
     """Estimates from profiles of one job on several kinds of GPU."""
 
     profiles: tuple[JobProfile, ...]
+    slow_down: Mapping[str, float] = field(default_factory=dict)
+    """By GPU, the fitted factor >= 1 on compute while an exchange is in flight; `SLOW_DOWN` where it has none."""
 
     def __post_init__(self) -> None:
         if not self.profiles:
@@ -105,21 +110,21 @@ class Predictor:
         steps = step_count(job, clusters.global_batch)
         profile_of = self._checked_profiles(clusters)
         machines = MachineColumns.of(clusters.offers, [self.profiles[p] for p in profile_of])
-        models = [JobOnGpu(*pair) for pair in zip(self.profiles, self.compute, strict=True)]
+        models = self._jobs_on_gpus()
         used = np.where(clusters.node_count > 0, profile_of[clusters.offer_index], -1)
         shape = (5, len(clusters))
         parts = Iteration(np.empty(shape), np.empty(shape), np.empty(shape))
+        inside, across = np.empty(shape), np.empty(shape)
         slowest = np.zeros(len(clusters), np.int64)
         outside: dict[str, NDArray[np.bool_]] = {}
-        mixes, mix_of = np.unique(used, axis=0, return_inverse=True)
-        for m, mix in enumerate(mixes):
-            of_mix = np.flatnonzero(mix_of.reshape(-1) == m)
+        for mix, of_mix in _rows_by_mix(used):
             for start in range(0, len(of_mix), ROWS_AT_ONCE):
                 rows = of_mix[start : start + ROWS_AT_ONCE]
                 told = scenarios(clusters, rows, machines, [models[p] for p in mix if p >= 0])
                 parts.compute_s[:, rows] = told.parts.compute_s
                 parts.exposed_allreduce_s[:, rows] = told.parts.exposed_allreduce_s
                 parts.waiting_s[:, rows] = told.parts.waiting_s
+                inside[:, rows], across[:, rows] = told.inside_s, told.across_s
                 slowest[rows] = told.slowest_group
                 for what, where in told.extrapolated.items():
                     outside.setdefault(what, np.zeros(len(clusters), bool))[rows] = where
@@ -130,9 +135,30 @@ class Predictor:
             compute_s=_spread(parts.compute_s),
             exposed_allreduce_s=_spread(parts.exposed_allreduce_s),
             waiting_s=_spread(parts.waiting_s),
+            inside_exchange_s=_spread(inside),
+            across_exchange_s=_spread(across),
             slowest_group=slowest,
             extrapolated=tuple(sorted(outside.items())),
         )
+
+    def trace(self, cluster: Cluster) -> IterationTrace:
+        """The median iteration of a cluster as its spans, with the numbers of its estimate; a rank a node group.
+
+        Raises:
+            NotMeasured: as for `estimate`
+        """
+        table = ClusterTable.of([cluster])
+        profile_of = self._checked_profiles(table)
+        machines = MachineColumns.of(table.offers, [self.profiles[p] for p in profile_of])
+        models = self._jobs_on_gpus()
+        mix = [models[profile_of[table.offer_index[0, j]]] for j in range(len(cluster.groups))]
+        return trace_of(step_columns(table, np.array([0]), machines, mix), cluster)
+
+    def _jobs_on_gpus(self) -> list[JobOnGpu]:
+        return [
+            JobOnGpu(profile, compute, self.slow_down.get(profile.gpu, SLOW_DOWN))
+            for profile, compute in zip(self.profiles, self.compute, strict=True)
+        ]
 
     def assumptions(self, cluster: Cluster) -> tuple[str, ...]:
         """What an estimate of this cluster rests on that was not measured."""
@@ -153,8 +179,28 @@ class Predictor:
             said.append(
                 "the rate of the link between a machine's GPUs is not known, so the least of its kind is taken"
             )
+        said += self._data_waits(cluster)
         said.append("the time to start the machines and to load the data set is not counted")
         return tuple(said)
+
+    def _data_waits(self, cluster: Cluster) -> list[str]:
+        """What is taken of the loader, for each kind of machine whose steps wait for it much."""
+        said = []
+        for group in cluster.groups:
+            index = self.profile_index(group.offer)
+            if (
+                index is None
+                or not (on_gpu := JobOnGpu(self.profiles[index], self.compute[index])).is_data_bound
+            ):
+                continue
+            vcpu_count = group.offer.vcpu_count / group.offer.gpu_count
+            measured = on_gpu.profile.cpu_count
+            beside = "" if measured is None else f", the measured one {measured}"
+            said.append(
+                f"the wait for data, up to {100 * on_gpu.data_wait_share:.0f} % of a step, is taken to be as on the "
+                f"measured machine; {group.offer.instance_type} has {vcpu_count:g} vCPUs a GPU to load with{beside}"
+            )
+        return list(dict.fromkeys(said))
 
     def _checked_profiles(self, clusters: ClusterTable) -> Ints:
         """Profile of each offer of the table, after a check of every row against what was measured."""
@@ -192,6 +238,17 @@ class Predictor:
                 f"estimated; give it in a table of your own (--catalog)"
             )
         return np.array(index, np.int64)
+
+
+def _rows_by_mix(used: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Each mix of profiles that stands in a row of `used`, and the rows that it stands in."""
+    if used.shape[1] == 1:  # as nearly always: no sorting of 100,000 rows for a handful of profiles
+        for profile in np.flatnonzero(np.bincount(used[:, 0] + 1)) - 1:
+            yield np.array([profile]), np.flatnonzero(used[:, 0] == profile)
+        return
+    mixes, mix_of = np.unique(used, axis=0, return_inverse=True)
+    for m, mix in enumerate(mixes):
+        yield mix, np.flatnonzero(mix_of.reshape(-1) == m)
 
 
 def _spread(scenarios: Floats) -> SpreadColumns:

@@ -76,6 +76,7 @@ def measured_run(
     own = marks * observed.told["mark_s"] / median([step.step_s for step in steps.timed])
     if own > _OWN_SHARE:
         notes.append(f"Srifty's own hooks took about {own:.0%} of a step")
+    notes += _uncommon(observed, steps)
     if steps.closure_count:
         notes.append(
             f"the optimizer runs the model up to {steps.closure_count} times a step; that is taken as one "
@@ -94,13 +95,16 @@ def measured_run(
     return Measured(found, observed, steps, exchange_s, tuple(notes))
 
 
-def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobProfile:
+def profile_of(
+    job: Job, runs: Sequence[Measured], notes: Sequence[str], *, is_searched: bool = False
+) -> JobProfile:
     """One profile of all runs; what does not depend on the batch is the largest one's.
 
     Args:
         job: what was run
         runs: one at least
         notes: of the runs, and of those that gave nothing
+        is_searched: whether the largest batch is known from a search, and need not be noted
     """
     by_batch = {run.batch: run for run in runs}
     ordered = [by_batch[batch] for batch in sorted(by_batch)]
@@ -109,9 +113,12 @@ def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobP
     buckets = attached_buckets(observed, steps)
     all_notes = [
         *notes,
-        f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit",
         *buckets.notes,
     ]
+    if not is_searched:
+        all_notes.append(
+            f"max_batch is the largest batch measured, {largest.batch} [samples]; a larger one may fit"
+        )
     if steps.accumulation_count > 1 and not observed.ddps:
         all_notes.append(
             f"the script accumulates {steps.accumulation_count} micro-steps without DDP; it is taken to suppress "
@@ -140,6 +147,7 @@ def profile_of(job: Job, runs: Sequence[Measured], notes: Sequence[str]) -> JobP
         assumptions=tuple(dict.fromkeys(all_notes)),
         versions=told["versions"],
         hardware=told["hardware"],
+        cpu_count=told["cpu_count"],
         taken_at=datetime.now(UTC),
     )
 
@@ -172,7 +180,10 @@ def _batch(
                 "--samples-per-step"
             )
         if varies:
-            notes.append(f"the batch varies; {rows} is the mean [samples]")
+            notes.append(
+                f"the batch varies; {rows} is the mean first dimension of what enters the model; give "
+                f"--samples-per-step where that is not the number of samples"
+            )
         elif steps.loaded_batch is None:
             notes.append(
                 f"the batch, {rows}, is the first dimension of the first tensor that enters the model; give "
@@ -191,6 +202,26 @@ def _batch(
             return rows
     notes.append(f"the first tensor that enters the model has {rows} rows, and not {batch}")
     return batch
+
+
+def _uncommon(observed: Observation, steps: SeenSteps) -> list[str]:
+    """Notes on steps that are not one pass over one batch and one step of an optimizer behind it."""
+    notes = []
+    loads = median([len(step.loads) for step in steps.timed])
+    passes = median([step.backward_count for step in steps.timed])
+    if loads > 1 and not all(step.is_of_one_piece for step in steps.timed):
+        notes.append(
+            f"optimizers take turns, and a step takes {loads:g} batches from the loader: the profile counts one of "
+            f"them as the step's samples; give --samples-per-step for all"
+        )
+    elif passes > steps.accumulation_count and not steps.closure_count and observed.optimizer_count == 1:
+        notes.append(
+            f"{passes:g} backward passes in a step on {steps.accumulation_count} batches: DDP would exchange in each "
+            f"pass outside no_sync, and {steps.accumulation_count} exchanges are counted"
+        )
+    if observed.told["steps_in_backward"]:
+        notes.append("optimizers step inside the backward pass: their time is in it")
+    return notes
 
 
 def _left_out(steps: SeenSteps) -> list[str]:

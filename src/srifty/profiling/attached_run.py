@@ -5,25 +5,29 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from srifty.profiling.child_life import Ended, live
+from srifty.profiling.child_life import Ended, is_running, live
 from srifty.profiling.observation import Observation, Process, read_observation, read_processes
+from srifty.profiling.private_folder import private_folder
+from srifty.profiling.tree_memory import TreeMemory
 
+PLACE = "{batch}"
+"""In any argument of the command it stands for the batch."""
 STEADY_S = 3.0
 """How long to watch steady steps, where they are short [s]."""
 _PROBE_ENDS_BEFORE_S = 1.0
 _HARD_STOP_AFTER_S = 5.0
+_OWN_END_S = 10.0
 _ON_PYTHON_PATH = Path(__file__).resolve().parent / "on-python-path"
 _OVERLAY = Path(__file__).resolve().parent / "overlay.py"
-_MOST_FILES = 20_000
+MOST_FILES = 20_000
+"""Of a folder with more, only so many are looked at to tell what a script wrote."""
 _LONGEST_LOG_BYTES = 200_000
 
 
@@ -37,6 +41,7 @@ class RunResult:
         processes: the Python processes that the probe got into
         said: the end of what it printed
         written: files that it wrote into its folder; None: nothing was left there
+        is_all_looked_at: whether `written` is of the whole folder, and not only of part of a huge one
     """
 
     ended: Ended
@@ -44,6 +49,12 @@ class RunResult:
     processes: list[Process]
     said: str
     written: tuple[str, ...] | None
+    is_all_looked_at: bool = True
+
+
+def at_batch(command: Sequence[str], batch: int | None) -> list[str]:
+    """The command with this batch where it holds the place for it; None: it has none."""
+    return [argument.replace(PLACE, str(batch)) for argument in command]
 
 
 def run_attached(
@@ -53,6 +64,8 @@ def run_attached(
     seconds: float,
     is_watched: bool = True,
     on_steps: Callable[[int], None] = lambda count: None,
+    steps: int | None = None,
+    memory: TreeMemory | None = None,
 ) -> RunResult:
     """Run the command in its folder, with the probe or, for comparison, without.
 
@@ -62,12 +75,14 @@ def run_attached(
         seconds: bound on the run [s]
         is_watched: whether the probe goes in
         on_steps: called with the number of steps seen so far
+        steps: after so many the run ends; None: once enough were seen to time them
+        memory: watched, and the run ends when it is too much; None: it may take what it will
     """
-    with _private_folder() as private:
+    with private_folder(outside=folder) as private:
         upper, work, seen = private / "upper", private / "work", private / "seen"
         for place in (upper, work, seen):
             place.mkdir()
-        can_cover = not (private.is_relative_to(folder) or folder.is_relative_to(private))
+        can_cover = not private.is_relative_to(folder)
         status_file, spec_file, log = private / "status.json", private / "spec.json", private / "log.txt"
         spec = {
             "command": list(command),
@@ -78,29 +93,49 @@ def run_attached(
             "work": str(work),
         }
         spec_file.write_text(json.dumps(spec), encoding="utf-8")
-        before = _files(folder)
+        before = _files(folder, without=private)
+        settings = {
+            "folder": str(seen),
+            "until": time.monotonic() + seconds - _PROBE_ENDS_BEFORE_S,
+            "steady_s": STEADY_S,
+            "parent": os.getpid(),
+            "steps": steps,
+        }
         mark = f"SRIFTY_RUN={secrets.token_hex(8)}"
         ended = live(
             [sys.executable, "-I", "-S", str(_OVERLAY), str(spec_file)],
-            environment=_environment(private, seen, mark, seconds, is_watched=is_watched),
+            environment=_environment(private, mark, settings if is_watched else None),
             mark=mark,
             log=log,
             seconds=seconds + (_HARD_STOP_AFTER_S if is_watched else 0),
-            is_done=lambda: next(seen.glob("complete.*"), None) is not None,
+            is_done=lambda: _is_done(seen, is_short=steps is not None),
             on_look=lambda: on_steps(max((process.steps for process in read_processes(seen)), default=0)),
+            memory=memory,
         )
         is_private = status_file.exists() and json.loads(status_file.read_text("utf-8"))["is_private"]
-        after = {} if is_private else _files(folder)
+        after = {} if is_private else _files(folder, without=private)
         return RunResult(
             ended=ended,
             observed=read_observation(seen),
             processes=read_processes(seen),
             said=_end_of(log),
             written=None if is_private else _changed(before, after),
+            is_all_looked_at=is_private or max(len(before), len(after)) < MOST_FILES,
         )
 
 
-def _environment(private: Path, seen: Path, mark: str, seconds: float, *, is_watched: bool) -> dict[str, str]:
+def _is_done(seen: Path, *, is_short: bool) -> bool:
+    """Whether a probe has written all that it will; it is waited for though it has failed, but not in a short run.
+
+    A program that ends by itself is given time to do so: its exit status tells whether it failed.
+    """
+    for path in seen.glob("complete.*"):
+        if not is_running(int(path.suffix[1:])) or time.time() - path.stat().st_mtime > _OWN_END_S:
+            return True
+    return is_short and any(process.fault is not None for process in read_processes(seen))
+
+
+def _environment(private: Path, mark: str, settings: Mapping[str, object] | None) -> dict[str, str]:
     name, _, value = mark.partition("=")
     # A compile that we interrupt must not leave half a file in the user's caches.
     caches = {"TORCHINDUCTOR_CACHE_DIR": private / "inductor", "TRITON_CACHE_DIR": private / "triton"}
@@ -110,38 +145,20 @@ def _environment(private: Path, seen: Path, mark: str, seconds: float, *, is_wat
         name: value,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    if is_watched:
+    if settings is not None:
         path = [str(_ON_PYTHON_PATH), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(path)
-        environment["SRIFTY_PROBE"] = json.dumps(
-            {
-                "folder": str(seen),
-                "until": time.monotonic() + seconds - _PROBE_ENDS_BEFORE_S,
-                "steady_s": STEADY_S,
-                "parent": os.getpid(),
-            }
-        )
+        environment["SRIFTY_PROBE"] = json.dumps(settings)
     return environment
 
 
-@contextmanager
-def _private_folder() -> Iterator[Path]:
-    """A folder for one run, gone afterwards with all that is in it."""
-    folder = Path(tempfile.mkdtemp(prefix="srifty-")).resolve()
-    try:
-        yield folder
-    finally:
-        for place in folder.glob("work/*"):
-            place.chmod(0o700)  # where overlays keep it without any rights
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Files below the folder with size and time of change; of a huge folder the first ones."""
+def _files(folder: Path, without: Path) -> dict[str, tuple[int, int]]:
+    """Files below the folder with size and time of change, but for one folder of ours; of a huge one the first."""
     found: dict[str, tuple[int, int]] = {}
-    for root, _, names in os.walk(folder):
+    for root, below, names in os.walk(folder):
+        below[:] = [name for name in below if os.path.join(root, name) != str(without)]
         for name in names:
-            if len(found) >= _MOST_FILES:
+            if len(found) >= MOST_FILES:
                 return found
             path = os.path.join(root, name)
             with suppress(OSError):

@@ -20,6 +20,7 @@ _WINDOW = 5
 _STEADY_WITHIN = 0.05
 _SLOW = 1.5
 _MOSTLY = 0.5
+_ONE_MORE = 2
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def see_steps(observed: Observation) -> SeenSteps:
         accumulation_count, loaded_batch = 1, None
         if all(step.is_of_one_piece for step in like_most) and in_closure <= 1:
             count, usual = _by_backward_passes(like_most)
-            if observed.optimizer_count == 1 or _fires_each_time(usual, count):
+            if observed.optimizer_count == 1 or _fires_each_time(steps, count):
                 accumulation_count, like_most = count, usual
     return SeenSteps(
         all=tuple(steps),
@@ -203,7 +204,8 @@ def whole_steps(cuts: Sequence[Cut]) -> list[tuple[Cut, ...]]:
     if not counts:
         return [(cut,) for cut in cuts]
     fewest = min(counts.values())
-    anchor = max(number for number, count in counts.items() if count == fewest)
+    # Half of the cuts may hold one more step of one than of another that steps as often.
+    anchor = max(number for number, count in counts.items() if count <= fewest + (fewest > _ONE_MORE))
     groups: list[tuple[Cut, ...]] = []
     open_cuts: list[Cut] = []
     for cut in cuts:

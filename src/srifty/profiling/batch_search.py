@@ -1,4 +1,4 @@
-"""The search for the largest batch of a job on a device of this machine: what caps it, and what came of it.
+"""The search for the largest batch of a workload on a device of this machine.
 
 It runs before the workload is made in this process, so that the device's memory is there for the tries alone.
 """
@@ -6,48 +6,14 @@ It runs before the workload is made in this process, so that the device's memory
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
-from srifty.errors import InvalidInput, NotMeasured, WorkloadFailed
 from srifty.profiling.batch_tries import LONGEST_TRY_S, BatchTries
-from srifty.profiling.batches import FEWEST_BATCHES, LARGEST, batches_up_to
 from srifty.profiling.device import Device
 from srifty.profiling.host_memory import available_bytes
-from srifty.profiling.largest_batch import (
-    MEMORY_SHARE,
-    Bound,
-    Ending,
-    Found,
-    Outcome,
-    find_largest_batch,
-)
+from srifty.profiling.max_batch import HOST_RESERVE_SHARE, HOST_SHARE, MaxBatch, Search, on_the_cpu
 from srifty.records import Job
-
-START = 8
-HOST_SHARE = 0.9
-"""Share of the host's available memory that a try on the CPU may take; the rest keeps the machine from swapping."""
-HOST_RESERVE_SHARE = 0.05
-"""A try ends once less than this share of what was available at first is left, whoever took it."""
-
-
-@dataclass(frozen=True)
-class MaxBatch:
-    """What the search has found.
-
-    Attributes:
-        batch: the largest that fits with a margin [samples]
-        batches: those to time, rising; all were tried
-        peak_memory_bytes: by tried batch, where it is known
-        memory_bytes: what a try could have at most; None: not known
-        assumptions: how the largest was found, for the profile
-    """
-
-    batch: int
-    batches: tuple[int, ...]
-    peak_memory_bytes: dict[int, int]
-    memory_bytes: int | None
-    assumptions: tuple[str, ...]
 
 
 def search_max_batch(
@@ -80,9 +46,9 @@ def search_max_batch(
     on_cpu = device.place.type == "cpu"
     available = available_bytes()
     host_limit = int(HOST_SHARE * available) if on_cpu else None
-    memory_bytes = host_limit if on_cpu else device.gpu_memory_bytes
-    tries = _Told(
-        BatchTries(
+    search = Search(
+        job=job,
+        fits=BatchTries(
             job.workload,
             folder,
             device.place,
@@ -90,145 +56,13 @@ def search_max_batch(
             host_reserve_bytes=int(HOST_RESERVE_SHARE * available),
             longest_s=longest_try_s,
         ),
-        tell,
-        {},
+        tell=tell,
+        tried_by="two steps of each tried batch in a fresh process",
+        where="this machine" if device.gpu == "cpu" else device.gpu,
+        memory_bytes=host_limit if on_cpu else device.gpu_memory_bytes,
     )
-    limit, why = _limit(job, max_batch)
-    found = find_largest_batch(
-        tries, start=max(job.batches, default=START), limit=limit, memory_bytes=memory_bytes
-    )
-    if found.batch is None:
-        raise _nothing_fits(job, found, device, memory_bytes, limit, why)
-    notes = [_how_found(found, found.batch, limit, why)]
-    if on_cpu:
-        notes.append(
-            f"on the CPU a batch was taken to fit within {HOST_SHARE:.0%} of the memory available then, "
-            f"{_gib(memory_bytes)}"
-        )
-    given = sorted(set(job.batches))
-    notes += [
-        f"batch {batch} was left out: it is above max_batch, {found.batch}"
-        for batch in given
-        if batch > found.batch
-    ]
-    smallest = max((outcome.smallest_batch or 1 for outcome in found.outcomes.values()), default=1)
-    wanted = [batch for batch in given if smallest <= batch <= found.batch]
-    wanted = wanted or batches_up_to(found.batch, smallest=smallest)
-    outcomes = {batch: tries(batch) for batch in wanted}
-    failed = [batch for batch, outcome in outcomes.items() if outcome.ending is Ending.OUT_OF_MEMORY]
-    if found.unstable is not None or failed:
-        notes.append(
-            f"memory is unstable: batch {found.unstable or failed[0]} ran out of it after a larger one had "
-            f"fitted; something else on the device may have taken some"
-        )
-    timed = [batch for batch, outcome in outcomes.items() if outcome.fits]
-    slow = [
-        batch
-        for batch in timed[FEWEST_BATCHES:]
-        if (outcomes[batch].step_s or 0.0) > longest_step_s and not given
-    ]
-    notes += [
-        f"batch {batch} fits and was not timed: a step takes {outcomes[batch].step_s:.1f} s" for batch in slow
-    ]
-    return MaxBatch(
-        batch=found.batch,
-        batches=tuple(batch for batch in timed if batch not in slow) or (found.batch,),
-        peak_memory_bytes={
-            batch: outcome.peak_memory_bytes
-            for batch, outcome in tries.outcomes.items()
-            if outcome.peak_memory_bytes is not None
-        },
-        memory_bytes=memory_bytes,
-        assumptions=tuple(notes),
-    )
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Tries, each batch once, with progress; a failure says which batches had run before."""
-
-    tries: BatchTries
-    tell: Callable[[str], None]
-    outcomes: dict[int, Outcome]
-
-    def __call__(self, batch: int) -> Outcome:
-        if batch not in self.outcomes:
-            self.tell(f"trying batch {batch} in a process of its own, try {len(self.outcomes) + 1}")
-            try:
-                self.outcomes[batch] = self.tries(batch)
-            except WorkloadFailed as error:
-                raise self._failed(error, batch) from None
-        return self.outcomes[batch]
-
-    def _failed(self, error: WorkloadFailed, batch: int) -> WorkloadFailed:
-        ran = sorted(tried for tried, outcome in self.outcomes.items() if outcome.fits)
-        if not ran:
-            return error
-        return WorkloadFailed(
-            f"{error}; this is no want of memory, and {_listed(ran)} ran: mend the training code"
-            + (f", or keep below with --max-batch {max(ran)}" if batch > max(ran) else ""),
-            workload_traceback=error.workload_traceback,
-        )
-
-
-def _limit(job: Job, max_batch: int | None) -> tuple[int, str]:
-    """The least of what caps a batch, and what that is."""
-    caps = [
-        (max_batch or LARGEST, "as asked for" if max_batch else "the most that is tried unasked"),
-        (job.global_batch, "the global batch"),
-        (job.sample_count, "all samples there are"),
-    ]
-    return min((cap, why) for cap, why in caps if cap is not None)
-
-
-def _how_found(found: Found, batch: int, limit: int, why: str) -> str:
-    said = f"max_batch {batch} [samples] was found by search, with two steps of each tried batch in a fresh process"
-    if batch == limit:
-        said += f"; it is {why}, and a larger one may fit"
-    elif found.bound is Bound.TIME:
-        slow = min(b for b, outcome in found.outcomes.items() if outcome.ending is Ending.TOO_SLOW)
-        said += f"; a larger one may fit, but at batch {slow} {found.outcomes[slow].said}"
-    elif found.bound is Bound.TRIES:
-        said += f"; a larger one may fit, but the search ended after {len(found.outcomes)} tries"
-    if found.keeps_margin is False:
-        said += f"; it leaves less than {1 - MEMORY_SHARE:.0%} of the memory free and may not fit later"
-    elif found.keeps_margin:
-        said += f"; it takes at most {MEMORY_SHARE:.0%} of the memory, DDP's copy of the gradients included"
-    elif found.bound is Bound.MEMORY:
-        said += "; it is a step below the largest that fits, since the memory that it takes is not known"
-    return said
-
-
-def _nothing_fits(
-    job: Job, found: Found, device: Device, memory_bytes: int | None, limit: int, why: str
-) -> NotMeasured | InvalidInput:
-    tried = sorted(
-        batch for batch, outcome in found.outcomes.items() if outcome.ending is not Ending.TOO_SMALL
-    )
-    if not tried:
-        (outcome,) = found.outcomes.values()
-        return InvalidInput(
-            f"no batch may be above {limit}, {why}: batch normalisation trains with {outcome.smallest_batch} "
-            f"samples or more"
-        )
-    fewest = found.outcomes[tried[0]]
-    where = "this machine" if device.gpu == "cpu" else device.gpu
-    if fewest.ending is Ending.TOO_SLOW:
-        return NotMeasured(
-            f"no batch of {job.name!r} could be tried on {where}: {fewest.said} at the smallest, "
-            f"{tried[0]} [samples]; is it stuck, or does it load much at first?"
-        )
-    memory = "" if memory_bytes is None else f" ({_gib(memory_bytes)})"
-    return NotMeasured(
-        f"no batch fits: {_listed(sorted(tried, reverse=True))} of {job.name!r} ran out of the memory of "
-        f"{where}{memory}, the smallest with {fewest.said!r}; take less memory a sample (smaller inputs, "
-        f"mixed precision, activation checkpointing) or run 'srifty profile' on a GPU with more memory"
-    )
-
-
-def _listed(batches: list[int]) -> str:
-    return f"batch{'es' if len(batches) > 1 else ''} {', '.join(map(str, batches))}"
-
-
-def _gib(count: int | None) -> str:
-    return "unknown" if count is None else f"{count / 2**30:.1f} GiB"
+    found = search.run(max_batch, longest_step_s)
+    if not on_cpu:
+        return found
+    first, *others = found.assumptions
+    return replace(found, assumptions=(first, on_the_cpu(found.memory_bytes), *others))

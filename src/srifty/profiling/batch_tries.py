@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from srifty.errors import InvalidInput, WorkloadFailed
 from srifty.profiling.host_memory import available_bytes
 from srifty.profiling.largest_batch import Ending, Outcome
 from srifty.profiling.memory import says_out_of_memory
+from srifty.profiling.private_folder import private_folder
 from srifty.profiling.try_batch import Report, Request
 
 LONGEST_TRY_S = 600.0
@@ -59,8 +59,8 @@ class BatchTries:
             WorkloadFailed: the training code raised, or ended the process
             InvalidInput: the workload cannot be found
         """
-        with tempfile.TemporaryDirectory(prefix="srifty-try-") as folder:
-            report, log = Path(folder) / "report.json", Path(folder) / "log"
+        with private_folder() as folder:
+            report, log = folder / "report.json", folder / "log"
             request = Request(
                 workload=self.workload,
                 folder=str(self.folder),

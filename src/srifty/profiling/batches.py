@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 MOST_BATCHES = 5
 FEWEST_BATCHES = 3
@@ -19,6 +21,8 @@ def smallest_batch(model: nn.Module) -> int:
 
     A layer in evaluation mode (frozen statistics) does not count.
     """
+    from torch import nn  # a search for the largest batch of a command needs no torch here
+
     needs_two = any(
         isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training for module in model.modules()
     )

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from srifty.profiling.tree_memory import TreeMemory
+
 _GET_SUBREAPER, _SET_SUBREAPER = 37, 36
 _POLL_S = 0.05
 _GRACE_S = 1.5
@@ -36,11 +38,13 @@ class Ended:
         status: exit status; below 0 the signal that ended it; None: we ended it
         is_out_of_time: whether that was because its time was up
         took_s: from its start [s]
+        is_too_much: whether that was because it took too much memory
     """
 
     status: int | None
     is_out_of_time: bool
     took_s: float
+    is_too_much: bool = False
 
 
 def live(
@@ -52,6 +56,7 @@ def live(
     seconds: float,
     is_done: Callable[[], bool] = lambda: False,
     on_look: Callable[[], None] = lambda: None,
+    memory: TreeMemory | None = None,
 ) -> Ended:
     """Run a command to its end, to `is_done`, or for so long; afterwards none of its processes is left.
 
@@ -63,6 +68,7 @@ def live(
         seconds: when to stop it [s]
         is_done: asked again and again: whether it has done what it was started for
         on_look: called as often
+        memory: watched as often; when it is too much, the command ends; None: it may take what it will
     """
     start = time.monotonic()
     with log.open("wb") as output, _reaping(), _ending_in_order():
@@ -86,11 +92,27 @@ def live(
                     return Ended(None, False, now - start)
                 if done_at is None and now - start > seconds:
                     return Ended(None, True, now - start)
+                if memory is not None and memory.is_due() and memory.is_too_much(_family_of(child.pid)):
+                    return Ended(None, False, now - start, is_too_much=True)
                 with suppress(subprocess.TimeoutExpired):
                     child.wait(_POLL_S)
             return Ended(child.returncode, False, time.monotonic() - start)
         finally:
             _end_all(child, mark, strangers)
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        told = Path(f"/proc/{process}/stat").read_text(errors="replace")
+        return told.rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        pass  # gone, or no Linux
+    try:
+        os.kill(process, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _end_all(child: subprocess.Popen[bytes], mark: str, strangers: set[int]) -> None:
@@ -117,6 +139,17 @@ def _end_all(child: subprocess.Popen[bytes], mark: str, strangers: set[int]) -> 
         if not sys.platform.startswith("linux"):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # others of its group
+
+
+def _family_of(session: int) -> set[int]:
+    """The child, the processes of its session, and all that stem from these."""
+    found, told = {session}, list(_processes())
+    is_growing = True
+    while is_growing:
+        count = len(found)
+        found |= {process for process, parent, of, _ in told if of == session or parent in found}
+        is_growing = len(found) > count
+    return found
 
 
 def _left_by(session: int, mark: str, strangers: set[int]) -> list[int]:

@@ -37,7 +37,7 @@ def resident_peak_bytes(root: Path = Path("/")) -> int:
     Not from `getrusage` where it can be helped: on Linux its figure begins with that of the process that
     started this one.
     """
-    peak = _figures(root / "proc/self/status").get("VmHWM")
+    peak = figures(root / "proc/self/status").get("VmHWM")
     if peak is None:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024
@@ -56,7 +56,7 @@ def limit_further_data(further_bytes: int) -> None:
     The limit is on data, not on the address space: files that are mapped to be read, and what is only
     reserved, do not count. Nothing happens where the system does not tell how much data there is now.
     """
-    now = _figures(Path("/proc/self/status")).get("VmData")
+    now = figures(Path("/proc/self/status")).get("VmData")
     if now is None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -66,7 +66,7 @@ def limit_further_data(further_bytes: int) -> None:
 
 
 def _free(root: Path) -> int | None:
-    return _figures(root / "proc/meminfo").get("MemAvailable")
+    return figures(root / "proc/meminfo").get("MemAvailable")
 
 
 def _half() -> int:
@@ -74,7 +74,7 @@ def _half() -> int:
 
 
 def _left_by_limits(root: Path) -> list[int]:
-    used = _figures(root / "proc/self/status")
+    used = figures(root / "proc/self/status")
     left = []
     for limit, what in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
         soft, _ = resource.getrlimit(limit)
@@ -106,8 +106,8 @@ def _left_by_control_groups(root: Path) -> list[int]:
     return left
 
 
-def _figures(path: Path) -> dict[str, int]:
-    """Lines such as "VmHWM:  12 kB", in bytes."""
+def figures(path: Path) -> dict[str, int]:
+    """Lines such as "VmHWM:  12 kB", in bytes; none where there is no such file."""
     found = {}
     for line in _text(path).splitlines():
         name, _, value = line.partition(":")

@@ -29,6 +29,8 @@ class Ending(StrEnum):
     TOO_SLOW = "too slow"
     TOO_SMALL = "too small"
     """The model does not train with so few samples; `smallest_batch` tells how many it needs."""
+    TOO_FEW = "too few"
+    """There are not so many samples to train on."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,10 @@ class Outcome:
     ending: Ending
     peak_memory_bytes: int | None = None
     """Most memory in use; None: not known."""
+    reserve_bytes: int = 0
+    """What is to be left free besides."""
+    memory_bytes: int | None = None
+    """What there is in all, where the try tells it."""
     step_s: float | None = None
     """Length of the last step."""
     smallest_batch: int | None = None
@@ -57,7 +63,16 @@ class Bound(StrEnum):
     MEMORY = "memory"
     LIMIT = "limit"
     TIME = "time"
+    DATA = "data"
     TRIES = "tries"
+
+
+_BOUNDS = {
+    Ending.OUT_OF_MEMORY: Bound.MEMORY,
+    Ending.TOO_SLOW: Bound.TIME,
+    Ending.TOO_FEW: Bound.DATA,
+}
+"""What a try has met that did not fit."""
 
 
 @dataclass(frozen=True)
@@ -102,16 +117,16 @@ def find_largest_batch(
         usable = min(memory, (peak(b) + peak(f)) / 2)
 
     with b the largest batch that fits and f the smallest that does not; its peak is extrapolated from the two
-    largest that fit. (Allocators keep some memory to themselves, and others may be there, so the memory that a
-    vendor states is not what can be used.) Where peaks are not known, or no batch leaves as much, the result is at
-    most 95 % of b, or the smallest that fits.
+    largest that fit. What a try tells to leave free besides counts as taken. (Allocators keep some memory to
+    themselves, and others may be there, so the memory that a vendor states is not what can be used.) Where peaks are
+    not known, or no batch leaves as much, the result is at most 95 % of b, or the smallest that fits.
 
     Args:
         fits: tries a batch, and is asked at most once for each; what it raises ends the search
         start: the first to try [samples]
         limit: none above is tried [samples]
         smallest: none below is tried [samples]; a try may tell more
-        memory_bytes: of the device; None: not known
+        memory_bytes: of the device; None: not known, unless a try tells it
         most_tries: then the best so far is the answer
     """
     tries = _Tries(fits, limit, smallest, most_tries)
@@ -125,7 +140,9 @@ def find_largest_batch(
 
     def leaves_memory(_: int, outcome: Outcome) -> bool:
         peak = outcome.peak_memory_bytes
-        return outcome.fits and peak is not None and peak <= MEMORY_SHARE * (usable_bytes or 0)
+        if peak is None or not outcome.fits:
+            return False
+        return peak + outcome.reserve_bytes <= MEMORY_SHARE * (usable_bytes or 0)
 
     def is_a_step_below(batch: int, outcome: Outcome) -> bool:
         return outcome.fits and (batch <= MEMORY_SHARE * largest or not is_bounded)
@@ -177,8 +194,9 @@ class _Tries:
             self.outcomes[batch] = self.fits(batch)
             self.smallest = max(self.smallest, self.outcomes[batch].smallest_batch or 1)
         outcome = self.outcomes[batch]
-        if outcome.ending is Ending.TOO_SLOW and any(other.fits for other in self.outcomes.values()):
-            raise _Stop(Bound.TIME)  # those above and between would only take as long
+        bound = _BOUNDS.get(outcome.ending)
+        if bound in (Bound.TIME, Bound.DATA) and any(other.fits for other in self.outcomes.values()):
+            raise _Stop(bound)  # those above and between would only take as long, or get as few
         return outcome
 
     def find(self, start: int, limit: int, is_good: Callable[[int, Outcome], bool]) -> Bound | None:
@@ -227,6 +245,10 @@ class _Tries:
     def usable_bytes(self, memory_bytes: int | None) -> float | None:
         """See `find_largest_batch`."""
         failing = self.lowest_failure()
+        told = (
+            outcome.memory_bytes for outcome in self.outcomes.values() if outcome.memory_bytes is not None
+        )
+        memory_bytes = next(told, None) if memory_bytes is None else memory_bytes
         peaks = [
             (batch, outcome.peak_memory_bytes)
             for batch, outcome in sorted(self.fitted().items())
@@ -259,13 +281,11 @@ class _Tries:
     def what_failed(self) -> Bound:
         """What the smallest batch that did not fit shows."""
         failed = {
-            batch: outcome.ending
+            batch: _BOUNDS[outcome.ending]
             for batch, outcome in self.outcomes.items()
-            if outcome.ending in (Ending.OUT_OF_MEMORY, Ending.TOO_SLOW)
+            if outcome.ending in _BOUNDS
         }
-        if not failed:
-            return Bound.LIMIT
-        return Bound.TIME if failed[min(failed)] is Ending.TOO_SLOW else Bound.MEMORY
+        return failed[min(failed)] if failed else Bound.LIMIT
 
     def unstable(self) -> int | None:
         """A batch that ran out of memory although a larger one fitted."""

@@ -139,9 +139,9 @@ class Process:
 
 
 def read_observation(folder: Path) -> Observation | None:
-    """The record in the folder; of several the one with most cuts; None: there is none."""
+    """The record in the folder; of several a whole one, then that with most cuts; None: there is none."""
     found = [_observation(json.loads(path.read_text("utf-8"))) for path in folder.glob("record.*.json")]
-    return max(found, key=lambda one: len(one.cuts), default=None)
+    return max(found, key=lambda one: (one.reason != "running", len(one.cuts)), default=None)
 
 
 def read_processes(folder: Path) -> list[Process]:

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 
 import torch
 
 from srifty.errors import InvalidInput, NotMeasured, WorkloadFailed
-from srifty.profiling.batch_search import MaxBatch, search_max_batch
+from srifty.profiling.batch_search import search_max_batch
 from srifty.profiling.batches import doubling_batches, smallest_batch
 from srifty.profiling.bench import Bench, Visit
 from srifty.profiling.device import Device, find_device
 from srifty.profiling.gradient_buckets import MeasuredBuckets, measure_buckets
 from srifty.profiling.hook_buckets import buckets_by_hooks
+from srifty.profiling.max_batch import MaxBatch
 from srifty.profiling.memory import OutOfMemory
 from srifty.profiling.sizes import checkpoint_bytes, checkpoint_save_s, precision, tensor_bytes
 from srifty.profiling.user_code import importing_from
 from srifty.profiling.workload import Workload, element_count, load_workload
 from srifty.records import BatchTiming, Job, JobProfile, Spread
+from srifty.records.job_profile import ContentTiming
 
 PASSES = 3
 """Each batch comes to the bench this often, so that a noisy neighbour spoils a third of its steps at most."""
@@ -117,6 +121,7 @@ class _Profiling:
     tell: Progress
     max_batch: int | None = None
     searched: MaxBatch | None = None
+    has_contents: bool = False
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> JobProfile:
@@ -126,7 +131,9 @@ class _Profiling:
         bench = Bench(self.workload, self.device.place)
         smallest = self._smallest(bench)
         batches = self._batches(bench, smallest)
+        self.has_contents = bench.varies(batches[0])
         visits = self._measure(bench, batches)
+        waits = self._waits(bench, visits)
         saved_bytes = checkpoint_bytes(self.workload)
         save_s = checkpoint_save_s(self.workload, saved_bytes)
         cold_s = max(visit.cold_s for seen in visits.values() for visit in seen)
@@ -136,7 +143,6 @@ class _Profiling:
         buckets = self._watch_buckets(bench, visits)
         bench.restore()
         self.tell(1.0, "done")
-        self.notes.append("the wait for data was not measured: each batch was made before its steps")
         if self.searched is None:
             largest = max(visits)
             self.notes.append(
@@ -152,7 +158,7 @@ class _Profiling:
             gpu_memory_bytes=self.device.gpu_memory_bytes,
             max_batch=largest,
             min_batch=smallest,
-            timings=_timings(visits, self.searched),
+            timings=_timings(visits, waits, self.searched),
             buckets=buckets.buckets,
             trainable_bytes=tensor_bytes(self.workload.trained_parameters),
             total_bytes=tensor_bytes(self.workload.model.parameters()),
@@ -160,9 +166,11 @@ class _Profiling:
             checkpoint_save_s=save_s,
             precision=computed_in,
             compile_s=cold_s,
+            content_timings=_content_timings(visits),
             assumptions=tuple(self.notes),
             versions=_versions(self.device),
             hardware=self.device.hardware,
+            cpu_count=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
             taken_at=datetime.now(UTC),
         )
 
@@ -250,7 +258,9 @@ class _Profiling:
                 self.tell(share, f"batch {batch}, pass {number + 1} of {PASSES}")
                 seconds = self.seconds_per_batch / PASSES
                 warm_up_s = seconds if number == 0 else seconds / 4
-                visit = bench.visit(batch, seconds=seconds, warm_up_s=warm_up_s)
+                visit = bench.visit(
+                    batch, seconds=seconds, warm_up_s=warm_up_s, has_contents=self.has_contents
+                )
                 if visit is None:
                     self._left_out(batch)
                     visits = {other: seen for other, seen in visits.items() if other < batch}
@@ -262,10 +272,31 @@ class _Profiling:
         for batch, seen in visits.items():
             if any(visit.last_loss != visit.last_loss or visit.last_loss == float("inf") for visit in seen):
                 self.notes.append(f"at batch {batch} the loss was not finite while it was measured")
+        if self.has_contents:
+            self.notes.append(_told_contents(visits))
         return visits
+
+    def _waits(self, bench: Bench, visits: Iterable[int]) -> dict[int, Spread]:
+        """Waits for the workload's own loader, by batch; without one they are not measured."""
+        if self.workload.loader is None:
+            self.notes.append("the wait for data was not measured: each batch was made before its steps")
+            return {}
+        waits: dict[int, Spread] = {}
+        for batch in sorted(visits):
+            self.tell(PASSES / (PASSES + 1), f"batch {batch}, waits for the loader")
+            seen = bench.waits_s(batch, seconds=self.seconds_per_batch)
+            if seen:
+                waits[batch] = Spread.of(seen)
+            else:
+                self.notes.append(
+                    f"at batch {batch} the wait for data was not measured: an epoch of the loader is one batch"
+                )
+        return waits
 
     def _check_sizes(self, batches: list[int]) -> None:
         """A batch maker that ignores what it is asked for makes every batch look alike, and the largest free."""
+        if self.has_contents:
+            return
         smallest, largest = batches[0], batches[-1]
         sizes = [element_count(self.workload.data(batch, self.device.place)) for batch in (smallest, largest)]
         if largest > smallest and sizes[0] == sizes[1] > 0:
@@ -309,16 +340,18 @@ class _Profiling:
         )
 
 
-def _timings(visits: dict[int, list[Visit]], searched: MaxBatch | None) -> tuple[BatchTiming, ...]:
+def _timings(
+    visits: dict[int, list[Visit]], waits: dict[int, Spread], searched: MaxBatch | None
+) -> tuple[BatchTiming, ...]:
     """By rising batch. Peaks come from the search if it knows them all, since its processes were fresh."""
-    timings = [_timing(batch, visits[batch]) for batch in sorted(visits)]
+    timings = [_timing(batch, visits[batch], waits.get(batch)) for batch in sorted(visits)]
     peaks = {} if searched is None else searched.peak_memory_bytes
     if not all(timing.batch in peaks for timing in timings):
         return tuple(timings)
     return tuple(timing.model_copy(update={"peak_memory_bytes": peaks[timing.batch]}) for timing in timings)
 
 
-def _timing(batch: int, visits: list[Visit]) -> BatchTiming:
+def _timing(batch: int, visits: list[Visit], wait_s: Spread | None) -> BatchTiming:
     steps = [step for visit in visits for step in visit.steps]
     peaks = [visit.peak_memory_bytes for visit in visits if visit.peak_memory_bytes is not None]
     return BatchTiming(
@@ -326,7 +359,31 @@ def _timing(batch: int, visits: list[Visit]) -> BatchTiming:
         forward_s=Spread.of(step.forward_s for step in steps),
         backward_s=Spread.of(step.backward_s for step in steps),
         optimizer_s=Spread.of(step.optimizer_s for step in steps),
+        data_wait_s=wait_s,
         peak_memory_bytes=max(peaks, default=None),
+    )
+
+
+def _content_timings(visits: dict[int, list[Visit]]) -> tuple[ContentTiming, ...]:
+    """Each content by its elements, with the median of the steps that had it; by rising batch and elements."""
+    step_s: dict[tuple[int, int], list[float]] = {}
+    for batch, seen in visits.items():
+        for visit in seen:
+            for elements, step in zip(visit.element_counts, visit.steps, strict=False):
+                step_s.setdefault((batch, elements), []).append(step.step_s)
+    return tuple(
+        ContentTiming(batch=batch, element_count=elements, step_s=median(step_s[batch, elements]))
+        for batch, elements in sorted(step_s)
+        if elements > 0
+    )
+
+
+def _told_contents(visits: dict[int, list[Visit]]) -> str:
+    largest = max(visits)
+    counts = [count for visit in visits[largest] for count in visit.element_counts]
+    return (
+        f"batches of one size differ in content, at batch {largest} from {min(counts)} to {max(counts)} elements: "
+        f"steps were timed over several of them"
     )
 
 

@@ -23,7 +23,7 @@ LONGEST_TRIAL_S = 5.0
 
 
 def tensor_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Size of the tensors' elements [bytes]; sparse ones by what they store, values and indices."""
+    """Size of the tensors' elements [bytes]; sparse ones by values and indices, each row once, as exchanged."""
     return sum(_bytes_of(tensor) for tensor in tensors)
 
 
@@ -86,7 +86,8 @@ def precision(workload: Workload, data: Any) -> str:
 
 def _bytes_of(tensor: torch.Tensor) -> int:
     if tensor.layout == torch.sparse_coo:
-        return _bytes_of(tensor._values()) + _bytes_of(tensor._indices())
+        once = tensor.detach().coalesce()
+        return _bytes_of(once.values()) + _bytes_of(once.indices())
     return tensor.numel() * tensor.element_size()
 
 

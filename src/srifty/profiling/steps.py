@@ -1,7 +1,7 @@
 """Steps: the time of forward, backward and optimizer in a block of training steps, after cold ones.
 
 Making the data and moving it to the device stand outside of what is timed: one batch serves all steps of a
-block, so that a slow loader is not taken for a slow GPU.
+block, or several that are all there before, so that a slow loader is not taken for a slow GPU.
 """
 
 from __future__ import annotations
@@ -47,7 +47,12 @@ class Block:
 
 
 def time_steps(workload: Workload, data: Any, clock: Clock, count: int) -> Block:
-    """Time `count` steps on the same data, waiting for the device once, at the end.
+    """Time `count` steps on the same data; see `time_series`."""
+    return time_series(workload, [data] * count, clock)
+
+
+def time_series(workload: Workload, series: Sequence[Any], clock: Clock) -> Block:
+    """Time a step on each of the data in turn, waiting for the device once, at the end.
 
     Raises:
         WorkloadFailed: the training code raised
@@ -56,7 +61,7 @@ def time_steps(workload: Workload, data: Any, clock: Clock, count: int) -> Block
     model, optimizer = workload.model, workload.optimizer
     with user_code("a training step"), paused_garbage_collection():
         marks: list[Mark] = [clock.mark()]
-        for _ in range(count):
+        for data in series:
             loss = workload.checked_loss(model, data)
             marks.append(clock.mark())
             loss.backward()  # type: ignore[no-untyped-call]

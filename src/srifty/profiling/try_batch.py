@@ -33,6 +33,8 @@ from srifty.profiling.workload import Workload, load_workload
 
 STEPS = 2
 """The first stores the optimizer's state, the second finds the memory as all later ones do."""
+DRAWS = 4
+"""Where batches vary in length the longest of so many is tried."""
 _LOOK_FOR_PARENT_S = 0.5
 
 
@@ -101,7 +103,7 @@ def attempt(request: Request) -> Report:
                 return Report("too small", smallest_batch=smallest)
             workload.move_to(found.place)
             buckets = _like_ddp_buckets(workload)
-            data = workload.data(request.batch, found.place)
+            data = workload.data(request.batch, found.place, draws=DRAWS)
             reset_peak(found.place)
             block = time_steps(workload, data, Clock(found.place), STEPS)
             peak = resident_peak_bytes() - before_bytes if on_cpu else peak_bytes(found.place)

@@ -1,4 +1,4 @@
-"""Workload: the training code behind `module:function`, in four parts that the profiler can time one by one."""
+"""Workload: the training code behind `module:function`, in parts that the profiler can time one by one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,12 @@ from srifty.errors import InvalidInput, WorkloadFailed
 from srifty.profiling.user_code import lies_in, user_code
 
 PARTS = ("model", "optimizer", "make_batch", "loss")
-_EXPECTED = f"expected an object with {', '.join(PARTS)}, a mapping with these keys, or a tuple in this order"
+LOADER = "loader"
+"""The part that may be left out."""
+_EXPECTED = (
+    f"expected an object with {', '.join(PARTS)} and perhaps {LOADER}, a mapping with these keys, or a tuple in "
+    f"this order"
+)
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,8 @@ class Workload:
         optimizer: has `step()` and `zero_grad()`
         make_batch: batch [samples] -> data, any nesting of tensors, on any device
         loss: (model, data) -> scalar tensor, by way of `model(...)`
+        loader: batch [samples] -> one epoch of data as `make_batch` makes them, by the loader of the real training;
+            None: the wait for data is not measured
         assumptions: what was changed in order to measure
     """
 
@@ -37,6 +44,7 @@ class Workload:
     optimizer: torch.optim.Optimizer
     make_batch: Callable[[int], Any]
     loss: Callable[[nn.Module, Any], torch.Tensor]
+    loader: Callable[[int], Iterable[Any]] | None = None
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -51,10 +59,13 @@ class Workload:
             if hasattr(self.optimizer, "load_state_dict"):
                 self.optimizer.load_state_dict(self.optimizer.state_dict())
 
-    def data(self, batch: int, device: torch.device) -> Any:
-        """Make a batch and move it to the device."""
+    def data(self, batch: int, device: torch.device, *, draws: int = 1) -> Any:
+        """Make a batch and move it to the device; of several draws the one with the largest tensor."""
         with user_code(f"make_batch({batch})"):
-            return _moved(self.make_batch(batch), device)
+            largest = self.make_batch(batch)
+            for _ in range(draws - 1):
+                largest = max(largest, self.make_batch(batch), key=largest_element_count)
+            return moved_to(device, largest)
 
     def checked_loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         """The loss, if it is one that can be propagated back. NaN can."""
@@ -124,13 +135,14 @@ def _has_module(folder: Path, name: str) -> bool:
 
 
 def _parts(made: Any, workload: str) -> tuple[Any, ...]:
+    """The four parts and, where there is one, the loader."""
     if isinstance(made, Mapping):
         missing = [part for part in PARTS if part not in made]
-        parts = tuple(made.get(part) for part in PARTS)
+        parts = tuple(made.get(part) for part in (*PARTS, LOADER))
     elif all(hasattr(made, part) for part in PARTS):
-        missing, parts = [], tuple(getattr(made, part) for part in PARTS)
+        missing, parts = [], tuple(getattr(made, part, None) for part in (*PARTS, LOADER))
     elif isinstance(made, tuple | list):
-        if len(made) != len(PARTS):
+        if len(made) not in (len(PARTS), len(PARTS) + 1):
             raise WorkloadFailed(f"{workload}() returned {len(made)} values: {_EXPECTED}")
         missing, parts = [], tuple(made)
     else:
@@ -141,7 +153,9 @@ def _parts(made: Any, workload: str) -> tuple[Any, ...]:
     return parts
 
 
-def _checked(model: Any, optimizer: Any, make_batch: Any, loss: Any, *, workload: str) -> Workload:
+def _checked(
+    model: Any, optimizer: Any, make_batch: Any, loss: Any, loader: Any = None, *, workload: str
+) -> Workload:
     assumptions = []
     if isinstance(model, nn.parallel.DistributedDataParallel):
         model = model.module
@@ -160,12 +174,17 @@ def _checked(model: Any, optimizer: Any, make_batch: Any, loss: Any, *, workload
     for name, part in (("make_batch", make_batch), ("loss", loss)):
         if not callable(part):
             raise WorkloadFailed(f"{workload}() returned {_a(part)} as {name}: expected a function")
+    if loader is not None and not callable(loader):
+        raise WorkloadFailed(
+            f"{workload}() returned {_a(loader)} as {LOADER}: expected a function of the batch that makes one, "
+            f"or none at all"
+        )
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in model.parameters()):
         raise WorkloadFailed(
             f"{workload}() returned a model with parameters that have no shape yet: "
             f"call it once on a batch before the optimizer is made"
         )
-    made = Workload(model, optimizer, make_batch, loss, tuple(assumptions))
+    made = Workload(model, optimizer, make_batch, loss, loader, tuple(assumptions))
     trained = {id(parameter) for parameter in made.trained_parameters}
     if not trained:
         raise WorkloadFailed(f"{workload}() returned a model without trainable parameters")
@@ -176,29 +195,38 @@ def _checked(model: Any, optimizer: Any, make_batch: Any, loss: Any, *, workload
     return made
 
 
-def _moved(data: Any, device: torch.device) -> Any:
+def moved_to(device: torch.device, data: Any) -> Any:
     """`data` with each of its tensors on the device, in the same nesting."""
     if callable(getattr(data, "to", None)):  # tensors, packed sequences, batches of tokenizers
         return data.to(device)
     if isinstance(data, dict):
         # A copy of its own kind, since a subclass may be made in a way that nobody knows.
         moved = copy.copy(data)
-        moved.update({key: _moved(value, device) for key, value in data.items()})
+        moved.update({key: moved_to(device, value) for key, value in data.items()})
         return moved
     if isinstance(data, tuple) and hasattr(data, "_fields"):
-        return type(data)(*(_moved(value, device) for value in data))
+        return type(data)(*(moved_to(device, value) for value in data))
     if isinstance(data, tuple | list):
-        return type(data)(_moved(value, device) for value in data)
+        return type(data)(moved_to(device, value) for value in data)
     return data
 
 
 def element_count(data: Any) -> int:
     """Elements of all tensors in the data; 0 where there is none to be seen."""
+    return sum(tensor.numel() for tensor in _tensors(data))
+
+
+def largest_element_count(data: Any) -> int:
+    """Elements of the largest tensor in the data, which for sequences tells their padded length."""
+    return max((tensor.numel() for tensor in _tensors(data)), default=0)
+
+
+def _tensors(data: Any) -> Iterator[torch.Tensor]:
     if isinstance(data, torch.Tensor):
-        return data.numel()
-    if isinstance(data, Mapping):
-        return sum(map(element_count, data.values()))
-    return sum(map(element_count, data)) if isinstance(data, tuple | list) else 0
+        yield data
+    elif isinstance(data, Mapping | tuple | list):
+        for value in data.values() if isinstance(data, Mapping) else data:
+            yield from _tensors(value)
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -158,6 +158,10 @@ class EstimateTable:
     compute_s: SpreadColumns
     exposed_allreduce_s: SpreadColumns
     waiting_s: SpreadColumns
+    inside_exchange_s: SpreadColumns
+    """How long the links inside the nodes are busy with the exchange."""
+    across_exchange_s: SpreadColumns
+    """How long the network between nodes is."""
     slowest_group: Ints
     extrapolated: tuple[tuple[str, NDArray[np.bool_]], ...]
     """What lies outside the measured range, and for which clusters."""
@@ -183,9 +187,14 @@ class EstimateTable:
             compute_s=self.compute_s.spread(row),
             exposed_allreduce_s=self.exposed_allreduce_s.spread(row),
             waiting_s=self.waiting_s.spread(row),
+            inside_exchange_s=self._exchange(self.inside_exchange_s, row),
+            across_exchange_s=self._exchange(self.across_exchange_s, row),
             slowest_group=int(self.slowest_group[row]),
             extrapolated=tuple(what for what, where in self.extrapolated if where[row]),
         )
+
+    def _exchange(self, part: SpreadColumns, row: int) -> Spread | None:
+        return part.spread(row) if part.p50[row] > 0 else None
 
     def job(
         self, row: int, *, deadline_s: float | None = None, budget_usd: float | None = None

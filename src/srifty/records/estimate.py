@@ -27,6 +27,11 @@ class IterationEstimate(Record):
     """The part of the gradient exchange that outlasts the backward pass."""
     waiting_s: Spread
     """For the slowest of n ranks, and for the loader."""
+    inside_exchange_s: Spread | None = None
+    """How long the links between the GPUs of a node are busy with the exchange, hidden or exposed; None: there is
+    none."""
+    across_exchange_s: Spread | None = None
+    """How long the network between nodes is busy with it, at the same time as the links inside; None: there is none."""
     slowest_group: Annotated[int, Field(ge=0)]
     """Index into `cluster.groups`."""
     extrapolated: tuple[str, ...] = ()

@@ -104,6 +104,8 @@ class JobProfile(Record):
     """What was not measured and had to be assumed; every plan repeats it."""
     versions: dict[str, str] = Field(default_factory=dict)
     hardware: str = ""
+    cpu_count: Count | None = None
+    """CPUs that loaded data for the one GPU that was measured; None: not known."""
     taken_at: AwareDatetime
 
     @model_validator(mode="after")

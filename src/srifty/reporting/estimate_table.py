@@ -35,11 +35,20 @@ def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
     parts = (
         ("compute", step.compute_s),
         ("exposed exchange", step.exposed_allreduce_s),
-        ("waiting for the slowest", step.waiting_s),
+        ("waiting for the slowest, and for data", step.waiting_s),
     )
     for name, spread in parts:
         table.add_row(name, *time_and_band(spread), f"{100 * spread.p50 / step.duration_s.p50:.0f} %")
     table.add_row("step", *time_and_band(step.duration_s), "100 %", style="bold")
+    # Links are busy beside the parts above and beside one another: their shares are no parts of the step.
+    busy = (
+        ("links inside the nodes, busy", step.inside_exchange_s),
+        ("network between them, busy", step.across_exchange_s),
+    )
+    for name, time_busy in busy:
+        if time_busy is not None:
+            share = f"{100 * time_busy.p50 / step.duration_s.p50:.0f} %"
+            table.add_row(name, *time_and_band(time_busy), share, style="dim")
     time, time_band = time_and_band(estimate.duration_s)
     cost, cost_band = usd_and_band(estimate.cost_usd)
     job = (

@@ -36,7 +36,7 @@ def profile_table(profile: JobProfile, *, width: int = 80) -> RenderableType:
         cells = [str(timing.batch), forward, backward, duration_text(timing.optimizer_s.p50)]
         if has_other:
             cells += [
-                duration_text(spread.p50) if spread else "?"
+                duration_text(spread.mean) if spread else "?"
                 for spread in (timing.data_wait_s, timing.other_s)
             ]
         elif width >= WIDE:

@@ -77,7 +77,7 @@ class Gradients:
             if gradient is not None:
                 self.had_gradient.add(index)
                 if getattr(gradient, "is_sparse", False):
-                    self.sparse_bytes[index] = stored_bytes(gradient)
+                    self.sparse_bytes[index] = stored_bytes(gradient.coalesce())  # each row is exchanged once
 
     def _noting(self, index: int) -> Callable[[Any], None]:
         note, mark = self.fired.append, self._timeline.mark

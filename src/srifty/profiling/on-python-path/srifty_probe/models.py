@@ -75,11 +75,12 @@ class Models:
         """Trained tensors of a program without optimizers."""
         kind = self._torch.Tensor
         tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
-        return [
-            tensor
-            for tensor in tensors
-            if tensor.requires_grad and tensor.is_leaf and (tensor.grad is not None or _is_parameter(tensor))
-        ]
+        return [one for one in tensors if one.requires_grad and one.is_leaf and one.grad is not None]
+
+    def free_parameters(self) -> list[Any]:
+        """Parameters that could be trained, where no tensor shows a gradient."""
+        kind = self._torch.nn.Parameter
+        return [one for one in gc.get_objects() if issubclass(type(one), kind) and one.requires_grad]
 
     def look_at_inputs(self, tell: Callable[[int], None]) -> Any:
         """Tell the first dimension of what enters any module, until the handle returned is removed.
@@ -162,7 +163,3 @@ def _children(module: Any) -> list[Any]:
 def _is_laid_out(module: Any) -> bool:
     """Whether its parameters are on no real device: a plan of a model, and no model."""
     return any(parameter.device.type == "meta" for parameter in module.parameters())
-
-
-def _is_parameter(tensor: Any) -> bool:
-    return type(tensor).__name__ == "Parameter"

@@ -24,6 +24,7 @@ class Pace:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._until, self._steady_s = float(settings["until"]), float(settings["steady_s"])
+        self._enough_after: int | None = settings.get("steps")
         self.step_s: list[float] = []
         # The program's own random numbers are not touched, and nothing here is secret.
         self._lengths = random.Random(1)  # noqa: S311
@@ -48,6 +49,8 @@ class Pace:
     def verdict(self) -> str | None:
         """Why to stop now: "enough" was seen, or it is "late" for another step; None: go on."""
         count, last = len(self.step_s), self.step_s
+        if self._enough_after is not None:
+            return "enough" if count >= self._enough_after else None
         if count >= FEWEST_TO_TELL and self._until - time.monotonic() < 2 * median(last[-3:]) + 1:
             return "late"
         if count >= MOST_STEPS:

@@ -158,9 +158,7 @@ def _watch_loader(torch: Any, watch: Watch) -> None:
             finally:
                 timeline.leave(DATA)
             if timeline.depth[DATA] == 0:
-                watch.loaded(
-                    *rows_and_elements(batch, tensor), id(getattr(self, "_dataset", self)), _set_to(self)
-                )
+                watch.loaded(*rows_and_elements(batch, tensor), self, _set_to(self))
             return batch
 
         return load

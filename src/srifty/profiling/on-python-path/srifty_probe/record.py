@@ -32,6 +32,8 @@ class Recorder:
         self._told: dict[str, Any] = {}
         self.looked_rows: list[int] = []
         self.device = "cpu"
+        self.saves_checkpoint = True
+        self.steps_in_backward = 0
         self.more: dict[str, Any] = {}
         """What is written besides."""
 
@@ -41,7 +43,7 @@ class Recorder:
         """Write what was seen, then try to save a checkpoint, and write again with what that took.
 
         Args:
-            reason: "running" while the program goes on; then no checkpoint is saved
+            reason: "running" while the program goes on, "failed"; then no checkpoint is saved
             autocast: how often each type was entered
             is_without_optimizer: whether each backward pass is a step
             optimizers: those that stepped
@@ -64,12 +66,14 @@ class Recorder:
             "mark_s": self._told_mark_s(),
             "versions": self._told_versions(),
             "loads_elsewhere": self._timeline.loads_elsewhere,
+            "steps_in_backward": self.steps_in_backward,
+            "cpu_count": _cpu_count(),
             "checkpoint_bytes": None,
             "checkpoint_save_s": [],
         }
         told.update(_guarded(self._told_device) or {"device": self.device, "hardware": ""})
         self.write_again()
-        if reason not in ("failed", "running"):
+        if reason not in ("failed", "running") and self.saves_checkpoint:
             told.update(_guarded(lambda: self._told_checkpoint(optimizers)) or {})
             self.write_again()
 
@@ -243,6 +247,13 @@ def _processor(threads: int) -> str:
     except OSError:
         pass  # not Linux
     return f"{model}, {threads} thread{'s' if threads != 1 else ''}"
+
+
+def _cpu_count() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _place(tensor: Any) -> Any:

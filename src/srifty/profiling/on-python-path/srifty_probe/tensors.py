@@ -20,10 +20,21 @@ def tensors_in(value: Any, kind: type, deepest: int = _DEEPEST) -> Iterator[Any]
                 yield from tensors_in(inner, kind, deepest - 1)
 
 
+def _packed_in(value: Any, deepest: int = _DEEPEST) -> Iterator[Any]:
+    """Packed sequences: as many samples as their first step has, and not the rows of all steps together."""
+    if hasattr(value, "batch_sizes") and hasattr(value, "unsorted_indices"):
+        yield value
+    elif deepest > 0 and isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _packed_in(inner, deepest - 1)
+
+
 def rows_and_elements(value: Any, kind: type) -> tuple[int, int]:
     """First dimension of the first tensor that has one, and size of the largest; 0 where there is none."""
     rows = elements = 0
     try:
+        for packed in _packed_in(value):
+            rows = rows or int(packed.batch_sizes[0])
         for tensor in tensors_in(value, kind):
             if tensor.dim() > 0:
                 rows = rows or int(tensor.shape[0])

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+import weakref
 from typing import Any
 
 from srifty_probe.beacon import Beacon
@@ -19,6 +20,7 @@ from srifty_probe.models import Models
 from srifty_probe.optimizers import Optimizers
 from srifty_probe.pace import FEWEST_TO_TELL, Pace
 from srifty_probe.record import Recorder
+from srifty_probe.sources import Sources
 from srifty_probe.timeline import BACKWARD, OPTIMIZER, Cut, Timeline
 
 BACKWARDS_WITHOUT_OPTIMIZER = 20
@@ -40,6 +42,7 @@ class Watch:
         self._gradients = Gradients(self.timeline)
         self._models = Models(torch, self.timeline)
         self._recorder = Recorder(torch, self.timeline, self._gradients, self._models, beacon)
+        self._recorder.saves_checkpoint = not settings.get("steps")
         self.clear()
 
     def clear(self) -> None:
@@ -61,7 +64,9 @@ class Watch:
         self._cut_at = time.perf_counter()
         self._input_look: Any = None
         self._asked: dict[int, Any] = {}
-        self._sources: dict[int, int] = {}
+        self._asked_again: list[Any] = []
+        self._asked_last: list[Any] = []
+        self._sources = Sources()
 
     # What the patches tell.
 
@@ -71,22 +76,25 @@ class Watch:
             return self.timeline.begin()
         return self.timeline.cut
 
-    def loaded(self, rows: int, elements: int, source: int, batch: int) -> None:
+    def loaded(self, rows: int, elements: int, iterator: Any, batch: int) -> None:
         """A loader has given a batch: of so many rows at first sight, and of the size that it is set to."""
         self._beacon.seen["batches_loaded"] += 1
         if not self._beacon.seen["steps"]:
             self._beacon.write_now_and_then()
         if self.timeline.cut is not None:
             self.timeline.cut.loaded_rows.append(rows)
-            self.timeline.cut.loads.append(
-                (self._sources.setdefault(source, len(self._sources)), batch or rows)
-            )
+            self.timeline.cut.loads.append((self._sources.number(iterator, batch), batch or rows))
             self.timeline.cut.loaded_elements += elements
 
     def asked_for_gradients(self, of: list[Any]) -> None:
         """torch.autograd.grad is asked for gradients; a program without optimizers trains these."""
         if not self._optimizers.current and self._look_count < MOST_LOOKS:
-            self._asked.update((id(one), one) for one in of if one.requires_grad and one.is_leaf)
+            leaves = [one for one in of if one.requires_grad and one.is_leaf]
+            self._asked_last = [weakref.ref(one) for one in leaves]
+            for one in leaves:
+                known = self._asked.get(id(one))
+                self._asked_again += [self._asked[id(one)]] if known and known() is one else []
+                self._asked[id(one)] = weakref.ref(one)
 
     def backward_ended(self, begin: Any, is_backward: bool) -> None:
         """An outermost backward pass (or torch.autograd.grad) has ended."""
@@ -121,6 +129,7 @@ class Watch:
             self._beacon.seen["optimizer_steps"] += 1
             self._note_optimizer(optimizer)
             self._is_pending = True
+            self._recorder.steps_in_backward += bool(self.timeline.depth[BACKWARD])
             if not self.timeline.depth[BACKWARD] and not self._scaler_depth:
                 self._close_cut()
 
@@ -219,7 +228,11 @@ class Watch:
         else:
             if self._look_count >= MOST_LOOKS:
                 return
-            trained = [*self._models.leaves_with_gradient(), *self._asked.values()]
+            self._gradients.forget_parameters()
+            # A functional program makes its tensors anew each step: the last ones stand for all.
+            asked = [one() for one in self._asked_again or self._asked_last]
+            trained = self._models.leaves_with_gradient() + [one for one in asked if one is not None]
+            trained = trained or self._models.free_parameters()
         self._look_count += 1
         self._models.find(trained)
         self._gradients.add(self._models.parameters())
@@ -272,6 +285,8 @@ class Watch:
         torch, roots = self._torch, self._models.roots
         distributed = getattr(torch, "distributed", None)
         if len(roots) != 1 or self._models.ddps or _has_compiled() or self._settings.get("steps"):
+            return None
+        if self._recorder.steps_in_backward:
             return None
         if distributed is None or not distributed.is_available() or distributed.is_initialized():
             return None
