@@ -30,7 +30,7 @@ test: $(VENV)/.tests
 # Everything but the profiling, with the oldest versions that pyproject.toml allows.
 test-oldest:
 	$(PYTHON) -m venv $(OLDEST)
-	$(OLDEST)/bin/python -m pip --disable-pip-version-check -q install -c constraints-oldest.txt -e . pytest hypothesis
+	$(OLDEST)/bin/python -m pip --disable-pip-version-check -q install -c constraints-oldest.txt -e '.[fit]' pytest hypothesis
 	$(OLDEST)/bin/python -m pytest --ignore tests/profiling
 
 check: $(VENV)/.tests

@@ -82,6 +82,12 @@ def test_a_heavy_guest_stays_in_its_room(path):
         assert floor in GUESTS[guest], f"{guest} belongs into {GUESTS[guest]}, not into {floor}"
 
 
+def test_xgboost_is_met_in_one_file_and_late():
+    met = [path for path in FILES if "xgboost" in {module.split(".")[0] for module in imports(path)}]
+    assert [path.name for path in met] == ["boosted_trees.py"]
+    assert "xgboost" not in imports_at_once(met[0])
+
+
 def test_rooms_have_something_to_do():
     for room in SOURCE.iterdir():
         if room.is_dir() and room.name in ROOMS:
@@ -112,6 +118,24 @@ def test_a_plan_needs_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_a_saved_model_tells_without_xgboost(tmp_path):
+    pytest.importorskip("xgboost", reason="fitting needs xgboost-cpu")
+    table = tmp_path / "exchanges.csv"
+    heading = (
+        "instance_types,node_count,gpus_per_node,backend,link_bytes_per_s,message_bytes,duration_s,repeat\n"
+    )
+    table.write_text(
+        heading + "p3.2xlarge,4,1,nccl,1.25e9,1048576,0.0015,0\np3.2xlarge,4,1,nccl,1.25e9,8,3e-4,0\n"
+    )
+    srifty.write(srifty.fit_network(table), tmp_path / "model.json")
+    code = (
+        "import sys, srifty; profiles = srifty.sample_profiles('resnet50');"
+        f"srifty.predict(profiles, '4xp3.2xlarge', batch=256, model={str(tmp_path / 'model.json')!r});"
+        "sys.exit(any(guest in sys.modules for guest in ('xgboost', 'scipy', 'torch')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_the_public_face_is_what_it_says():
     assert [name for name in srifty.__all__ if not hasattr(srifty, name)] == []
     assert set(srifty.__all__) <= set(dir(srifty))
@@ -123,6 +147,7 @@ def test_the_oldest_versions_tested_are_the_lower_bounds():
     root = SOURCE.parent.parent
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    assert set(project["optional-dependencies"]["fit"]) <= set(asked), "what fits a model is tested"
     bounds = dict(re.match(r"([\w-]+)>=([\d.]+)", each).groups() for each in asked if ">=" in each)
     tested = dict(
         re.findall(r"^([\w-]+)==([\d.]+)$", (root / "constraints-oldest.txt").read_text(), re.MULTILINE)

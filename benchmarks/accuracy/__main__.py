@@ -6,7 +6,7 @@ import platform
 from datetime import date
 
 import srifty
-from benchmarks.accuracy import compute_curves, exchange_efficiency, gpu_scaling, step_times
+from benchmarks.accuracy import compute_curves, exchange_efficiency, exchanges, gpu_scaling, step_times
 from benchmarks.accuracy.measured import data_folder
 
 
@@ -24,6 +24,8 @@ def main() -> None:
     print(gpu_scaling.report(folder))
     print("\n## Share of a nominal rate that an exchange gets\n")
     print(exchange_efficiency.report(folder))
+    print("\n## Exchange on a size of cluster that was not measured\n")
+    print(exchanges.report(folder))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
-    from srifty.verbs import offers, plan, predict, profile, sample_profiles, trace
+    from srifty.verbs import fit_network, offers, plan, predict, probe, profile, sample_profiles, trace
 
 __version__ = "0.1.0"
 
@@ -43,6 +43,8 @@ __all__ = [
     "ContentTiming",
     "Dropped",
     "Event",
+    "ExchangeModel",
+    "ExchangeSetup",
     "Goal",
     "GpuLink",
     "GradientBucket",
@@ -73,9 +75,11 @@ __all__ = [
     "StepTiming",
     "StepsTimed",
     "WorkloadFailed",
+    "fit_network",
     "offers",
     "plan",
     "predict",
+    "probe",
     "profile",
     "read",
     "sample_profiles",
@@ -88,7 +92,16 @@ _HOMES = {
     "srifty.profiling.inside": ("profile_steps",),
     "srifty.profiling.lightning_callback": ("LightningCallback",),
     "srifty.profiling.transformers_callback": ("TransformersCallback",),
-    "srifty.verbs": ("offers", "plan", "predict", "profile", "sample_profiles", "trace"),
+    "srifty.verbs": (
+        "fit_network",
+        "offers",
+        "plan",
+        "predict",
+        "probe",
+        "profile",
+        "sample_profiles",
+        "trace",
+    ),
     "srifty.records.files": ("read", "write"),
     "srifty.errors": (
         "CloudRefused",

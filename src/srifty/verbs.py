@@ -10,11 +10,22 @@ import importlib.util
 import operator
 import os
 from collections.abc import Callable, Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from srifty.errors import InvalidInput
-from srifty.records import Catalog, Cluster, Constraints, Job, JobEstimate, JobProfile, Plan
+from srifty.records import (
+    Catalog,
+    Cluster,
+    Constraints,
+    ExchangeModel,
+    Job,
+    JobEstimate,
+    JobProfile,
+    NetworkProfile,
+    Plan,
+)
 from srifty.records.files import checked, read
 from srifty.records.job import LARGEST_BATCH, LARGEST_COUNT
 from srifty.records.offer import Market
@@ -108,6 +119,75 @@ def profile(
     )
 
 
+def probe(
+    *,
+    instance_type: str | None = None,
+    backend: str | None = None,
+    max_seconds: float = 120.0,
+    max_message_bytes: int = 256 * 2**20,
+    on_progress: Callable[[float, str], None] | None = None,
+) -> NetworkProfile | None:
+    """Measure AllReduce between the ranks that torchrun started, this one among them.
+
+    Args:
+        instance_type: of these machines, as the catalog calls it, so that plans find what was measured
+        backend: "nccl" or "gloo"; None: nccl where every rank has a GPU of its own
+        max_seconds: bound on the measuring [s], and so on what the machines cost
+        max_message_bytes: largest message [bytes]
+        on_progress: called on rank 0 with the share of the time used (0 to 1) and what is being measured
+
+    Returns:
+        on rank 0 what was measured, on the others None
+
+    Raises:
+        InvalidInput: no other rank to exchange with; PyTorch is not installed; a limit that is none
+        NotMeasured: a rank is gone, or does not answer in time
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise InvalidInput(
+            "to measure exchanges, PyTorch must be installed here: pip install 'srifty[profile]'"
+        )
+    from srifty.profiling.network_probe import measure_network
+
+    return measure_network(
+        instance_type=instance_type,
+        backend=backend,
+        max_seconds=max_seconds,
+        max_message_bytes=max_message_bytes,
+        on_progress=on_progress,
+    )
+
+
+def fit_network(
+    files: FilePath | NetworkProfile | Sequence[FilePath | NetworkProfile],
+    *,
+    instance_type: str | None = None,
+    catalog: Catalog | FilePath | None = None,
+) -> ExchangeModel:
+    """Learn from measured exchanges how long they take, for `predict` and `plan`.
+
+    Args:
+        files: of `probe`, tables (CSV), or what nccl-tests' all_reduce_perf printed; two or more measuring
+            sessions tell how much sessions differ
+        instance_type: of the machines of files that do not say it
+        catalog: where the machines' networks and links are looked up; None: the snapshot that ships
+
+    Raises:
+        InvalidInput: a file cannot be read; XGBoost is not installed
+    """
+    from srifty.predicting.exchange_fit import fit_exchange
+    from srifty.records.exchange_file import read_exchanges
+
+    given = [files] if isinstance(files, NetworkProfile | str | os.PathLike) else files
+    profiles = [
+        one if isinstance(one, NetworkProfile) else read_exchanges(one, instance_type=instance_type)
+        for one in given
+    ]
+    if not profiles:
+        raise InvalidInput("there is nothing to fit: give measured exchanges (srifty probe -o net.json)")
+    return fit_exchange(profiles, _catalog(catalog).offers, datetime.now(UTC))
+
+
 def sample_profiles(job: str) -> tuple[JobProfile, ...]:
     """The measured sample profiles that ship: resnet50, bert-base, resnet18, on T4, V100 and A100."""
     from srifty.predicting.samples import sample_profiles as shipped
@@ -125,6 +205,7 @@ def predict(
     region: str | None = None,
     market: Market | str = Market.ON_DEMAND,
     estimate_unmeasured: bool = False,
+    model: ExchangeModel | FilePath | None = None,
     catalog: Catalog | FilePath | None = None,
 ) -> tuple[JobEstimate, ...]:
     """How long a job takes on clusters that you name, what it costs, and where the time of a step goes.
@@ -138,6 +219,7 @@ def predict(
         region: where to rent; None: where each type is cheapest
         market: "on-demand" or "spot"
         estimate_unmeasured: go by published peaks for a GPU without a profile; roughly, and marked as such
+        model: what was learned from measured exchanges (`fit_network`); machines not measured go by the formula
         catalog: a table of offers of your own; None: the snapshot that ships
 
     Returns:
@@ -151,7 +233,7 @@ def predict(
     from srifty.records.cluster_table import ClusterTable
 
     offered = _catalog(catalog)
-    predictor = _predictor(profiles, offered if estimate_unmeasured else None)
+    predictor = _predictor(profiles, offered if estimate_unmeasured else None, model)
     own = predictor.profiles[0].job
     asked = _whole("batch", batch, LARGEST_BATCH) or own.global_batch
     micro_steps = _whole("accumulation", accumulation, LARGEST_BATCH)
@@ -169,7 +251,10 @@ def predict(
         samples = MILLION
     job = _job(predictor, clusters[0].global_batch, samples)
     estimates = predictor.estimate(ClusterTable.of(clusters), job)
-    return tuple(estimates.job(row) for row in range(len(clusters)))
+    return tuple(
+        estimates.job(row).model_copy(update={"assumptions": predictor.assumptions(cluster)})
+        for row, cluster in enumerate(clusters)
+    )
 
 
 def trace(
@@ -177,6 +262,7 @@ def trace(
     cluster: Cluster,
     *,
     estimate_unmeasured: bool = False,
+    model: ExchangeModel | FilePath | None = None,
     catalog: Catalog | FilePath | None = None,
 ) -> dict[str, Any]:
     """The median iteration of a cluster as a picture: JSON of Chrome's trace format, for Perfetto.
@@ -184,14 +270,14 @@ def trace(
     Args:
         profiles: of one job, on each kind of GPU that the cluster has
         cluster: as an estimate names it (`predict(...)[0].iteration.cluster`)
-        estimate_unmeasured, catalog: as for `predict`
+        estimate_unmeasured, model, catalog: as for `predict`
 
     Raises:
         NotMeasured: a GPU without a profile, a batch beyond the largest that fits
     """
     from srifty.reporting.chrome_trace import chrome_trace
 
-    predictor = _predictor(profiles, _catalog(catalog) if estimate_unmeasured else None)
+    predictor = _predictor(profiles, _catalog(catalog) if estimate_unmeasured else None, model)
     title = f"one predicted iteration of {predictor.profiles[0].job.name} on {cluster}"
     return chrome_trace(predictor.trace(cluster), title=title)
 
@@ -213,6 +299,7 @@ def plan(
     max_gpus: int | None = None,
     confidence: float = 0.9,
     estimate_unmeasured: bool = False,
+    model: ExchangeModel | FilePath | None = None,
     catalog: Catalog | FilePath | None = None,
 ) -> Plan:
     """Choose machines for a job: the cheapest in time, or the fastest within a budget.
@@ -230,6 +317,7 @@ def plan(
         max_gpus: GPUs at most; None: any number
         confidence: chance with which each limit must be met, from 0.5 to below 1
         estimate_unmeasured: consider GPUs without a profile too, by published peaks; roughly, and marked as such
+        model: what was learned from measured exchanges (`fit_network`); machines not measured go by the formula
         catalog: a table of offers of your own; None: the snapshot that ships
 
     Raises:
@@ -240,7 +328,7 @@ def plan(
     from srifty.planning.planner import plan as choose
 
     offered = _catalog(catalog)
-    predictor = _predictor(profiles, offered if estimate_unmeasured else None)
+    predictor = _predictor(profiles, offered if estimate_unmeasured else None, model)
     constraints = checked(
         Constraints,
         goal=goal,
@@ -269,14 +357,19 @@ def _catalog(given: Catalog | FilePath | None) -> Catalog:
     return given if isinstance(given, Catalog) else load(given)
 
 
-def _predictor(profiles: Profiles, estimated_for: Catalog | None) -> Predictor:
+def _predictor(
+    profiles: Profiles, estimated_for: Catalog | None, model: ExchangeModel | FilePath | None
+) -> Predictor:
     """A predictor from profiles; where a catalog is given, from rough ones for its other GPUs too."""
     from srifty.predicting.gpu_scaling import with_estimates
     from srifty.predicting.predictor import Predictor
 
     given = [profiles] if isinstance(profiles, JobProfile | str | os.PathLike) else profiles
     measured = tuple(one if isinstance(one, JobProfile) else read(one, JobProfile) for one in given)
-    return Predictor(measured if estimated_for is None else with_estimates(measured, estimated_for.offers))
+    learned = model if model is None or isinstance(model, ExchangeModel) else read(model, ExchangeModel)
+    if estimated_for is not None:
+        measured = with_estimates(measured, estimated_for.offers)
+    return Predictor(measured, exchange_model=learned)
 
 
 def _job(predictor: Predictor, batch: int | None, samples: int | None) -> Job:

@@ -19,9 +19,11 @@ from typing import Annotated, NoReturn
 import typer
 
 import srifty
+from srifty.cli.fit import fit
 from srifty.cli.offers import offers
 from srifty.cli.plan import plan
 from srifty.cli.predict import predict
+from srifty.cli.probe import probe
 from srifty.cli.profile import profile
 from srifty.cli.schema import schema
 from srifty.errors import SriftyError, WorkloadFailed
@@ -52,7 +54,7 @@ def _interruptible(verb: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-for _verb in (offers, profile, predict, plan, schema):
+for _verb in (offers, profile, probe, fit, predict, plan, schema):
     app.command()(_interruptible(_verb))
 
 

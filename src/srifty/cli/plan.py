@@ -38,6 +38,9 @@ def plan(
     estimate_unmeasured: Annotated[
         bool, typer.Option("--estimate-unmeasured", help="GPUs without a profile too, by published peaks.")
     ] = False,
+    model: Annotated[
+        Path | None, typer.Option(help="Measured exchanges in place of nominal rates (srifty fit).")
+    ] = None,
     catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the plan here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The plan, as JSON, to standard output.")] = False,
@@ -71,6 +74,7 @@ def plan(
             gpus=tuple(gpu or ()),
             instance_types=tuple(instance_type or ()),
             estimate_unmeasured=estimate_unmeasured,
+            model=model,
             catalog=catalog,
         )
     except NoFeasiblePlan as error:

@@ -33,6 +33,9 @@ def predict(
     estimate_unmeasured: Annotated[
         bool, typer.Option("--estimate-unmeasured", help="GPUs without a profile too, by published peaks.")
     ] = False,
+    model: Annotated[
+        Path | None, typer.Option(help="Measured exchanges in place of nominal rates (srifty fit).")
+    ] = None,
     catalog: Annotated[Path | None, typer.Option(help="Your own table of offers (CSV).")] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the estimate here.")] = None,
     trace: Annotated[
@@ -63,6 +66,7 @@ def predict(
         region=region,
         market=market,
         estimate_unmeasured=estimate_unmeasured,
+        model=model,
         catalog=catalog,
     )
     if trace is not None:
@@ -71,6 +75,7 @@ def predict(
                 chosen,
                 found.iteration.cluster,
                 estimate_unmeasured=estimate_unmeasured,
+                model=model,
                 catalog=catalog,
             ),
             trace,

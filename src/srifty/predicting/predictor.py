@@ -14,13 +14,16 @@ import numpy as np
 
 from srifty.errors import InvalidInput, NotMeasured
 from srifty.predicting.compute_model import ComputeModel
+from srifty.predicting.exchange_model import LearnedExchange, backend_name
 from srifty.predicting.iteration_simulator import Iteration
 from srifty.predicting.job_simulator import step_count
+from srifty.predicting.measured_exchange import covering
 from srifty.predicting.memory_model import largest_batch
 from srifty.predicting.predicted_trace import trace_of
 from srifty.predicting.scenarios import SLOW_DOWN, JobOnGpu, MachineColumns, scenarios, step_columns
 from srifty.records.cluster import Cluster
 from srifty.records.cluster_table import ClusterTable, EstimateTable, SpreadColumns
+from srifty.records.exchange_model import ExchangeModel
 from srifty.records.iteration_span import IterationTrace
 from srifty.records.job import Job
 from srifty.records.job_profile import JobProfile
@@ -43,6 +46,8 @@ class Predictor:
     profiles: tuple[JobProfile, ...]
     slow_down: Mapping[str, float] = field(default_factory=dict)
     """By GPU, the fitted factor >= 1 on compute while an exchange is in flight; `SLOW_DOWN` where it has none."""
+    exchange_model: ExchangeModel | None = None
+    """What was learned from measured exchanges; None: the formula alone."""
 
     def __post_init__(self) -> None:
         if not self.profiles:
@@ -72,6 +77,11 @@ class Predictor:
     def compute(self) -> tuple[ComputeModel, ...]:
         """One model a profile."""
         return tuple(ComputeModel.fit(profile) for profile in self.profiles)
+
+    @cached_property
+    def exchange(self) -> LearnedExchange | None:
+        """The learned exchange, ready to tell."""
+        return None if self.exchange_model is None else LearnedExchange.of(self.exchange_model)
 
     def profile_index(self, offer: Offer) -> int | None:
         """Which profile stands for this offer's GPU: of the same chip, the one with the nearest memory."""
@@ -120,7 +130,7 @@ class Predictor:
         for mix, of_mix in _rows_by_mix(used):
             for start in range(0, len(of_mix), ROWS_AT_ONCE):
                 rows = of_mix[start : start + ROWS_AT_ONCE]
-                told = scenarios(clusters, rows, machines, [models[p] for p in mix if p >= 0])
+                told = scenarios(clusters, rows, machines, [models[p] for p in mix if p >= 0], self.exchange)
                 parts.compute_s[:, rows] = told.parts.compute_s
                 parts.exposed_allreduce_s[:, rows] = told.parts.exposed_allreduce_s
                 parts.waiting_s[:, rows] = told.parts.waiting_s
@@ -152,7 +162,7 @@ class Predictor:
         machines = MachineColumns.of(table.offers, [self.profiles[p] for p in profile_of])
         models = self._jobs_on_gpus()
         mix = [models[profile_of[table.offer_index[0, j]]] for j in range(len(cluster.groups))]
-        return trace_of(step_columns(table, np.array([0]), machines, mix), cluster)
+        return trace_of(step_columns(table, np.array([0]), machines, mix, self.exchange), cluster)
 
     def _jobs_on_gpus(self) -> list[JobOnGpu]:
         return [
@@ -166,9 +176,11 @@ class Predictor:
         profiles = [self.profiles[i] for i in used if i is not None]
         said = [f"{profile.gpu}: {assumption}" for profile in profiles for assumption in profile.assumptions]
         if cluster.gpu_count > 1:
+            said += self._said_of_exchange(cluster)
+        if len({group.offer.gpu for group in cluster.groups} - {"cpu"}) > 1:
             said.append(
-                "exchange times follow from the catalogue's sustained network rates and from efficiencies "
-                "measured on other machines, not on these"
+                "NCCL is known to hang between some unlike GPUs (NVIDIA/nccl issues 794 and 1136): before the job, "
+                "let all these machines exchange once: torchrun ... -m srifty probe --max-seconds 60 -o net.json"
             )
         if any(profile.gpu == "cpu" for profile in profiles):
             hardware = next(profile.hardware for profile in profiles if profile.gpu == "cpu")
@@ -182,6 +194,24 @@ class Predictor:
         said += self._data_waits(cluster)
         said.append("the time to start the machines and to load the data set is not counted")
         return tuple(said)
+
+    def _said_of_exchange(self, cluster: Cluster) -> list[str]:
+        """Where the exchange times come from."""
+        learned, offers = self.exchange, [group.offer for group in cluster.groups]
+        setups = [] if learned is None else covering(learned, offers, cluster.node_count > 1)
+        if learned is None or not setups:
+            return [
+                "exchange times follow from the catalogue's sustained network rates and from efficiencies "
+                "measured on other machines, not on these"
+            ]
+        said = []
+        for setup in (learned.model.setups[s] for s in setups):
+            sessions = f"{setup.session_count} session{'s' if setup.session_count > 1 else ''}"
+            said.append(
+                f"exchange times on {' + '.join(setup.instance_types)} follow from {setup.sample_count} measured "
+                f"exchanges ({backend_name(setup)}, {sessions}), not from the catalogue's rate"
+            )
+        return [*said, *learned.model.assumptions]
 
     def _data_waits(self, cluster: Cluster) -> list[str]:
         """What is taken of the loader, for each kind of machine whose steps wait for it much."""

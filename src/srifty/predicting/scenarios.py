@@ -13,6 +13,7 @@ import numpy as np
 
 from srifty.predicting.allreduce_model import AllReduceModel, allreduce
 from srifty.predicting.compute_model import ComputeModel
+from srifty.predicting.exchange_model import LearnedExchange
 from srifty.predicting.iteration_simulator import (
     ExchangeCost,
     GroupWork,
@@ -20,6 +21,7 @@ from srifty.predicting.iteration_simulator import (
     simulate,
     slowest_group,
 )
+from srifty.predicting.measured_exchange import with_measured
 from srifty.predicting.memory_model import is_same_memory
 from srifty.predicting.stragglers import wait_for_slowest
 from srifty.records.cluster_table import ClusterTable
@@ -118,6 +120,8 @@ class StepColumns:
     straggler_s: Floats
     """Wait for the slowest of all ranks."""
     slowest_group: Ints
+    exchange_outside: dict[str, Bools]
+    """What of the exchange lies outside the measured range, and for which clusters."""
 
     def iteration(self, slower: Floats | float = 1.0, longer: Floats | float = 1.0) -> Iteration:
         """Parts of the step with compute and exchange times a factor."""
@@ -162,10 +166,17 @@ class Scenarios:
 
 
 def scenarios(
-    clusters: ClusterTable, rows: Ints, machines: MachineColumns, mix: Sequence[JobOnGpu]
+    clusters: ClusterTable,
+    rows: Ints,
+    machines: MachineColumns,
+    mix: Sequence[JobOnGpu],
+    learned: LearnedExchange | None = None,
 ) -> Scenarios:
-    """Five scenarios of the rows, whose groups have the GPUs of `mix`, one a group."""
-    step = step_columns(clusters, rows, machines, mix)
+    """Five scenarios of the rows, whose groups have the GPUs of `mix`, one a group.
+
+    Where exchanges between the machines were measured, `learned` takes the place of the formula.
+    """
+    step = step_columns(clusters, rows, machines, mix, learned)
     compute_log_sd, outside = _compute_doubt(clusters, rows, machines, mix)
     slower = np.exp(Z90 * compute_log_sd)
     longer = np.exp(Z90 * step.exchange.log_sd)
@@ -187,12 +198,16 @@ def scenarios(
         inside_s=factors * step.exchange.inside.busy_s(step.cost.bucket_bytes),
         across_s=factors * step.exchange.across.busy_s(step.cost.bucket_bytes),
         slowest_group=step.slowest_group,
-        extrapolated=outside,
+        extrapolated=outside | step.exchange_outside,
     )
 
 
 def step_columns(
-    clusters: ClusterTable, rows: Ints, machines: MachineColumns, mix: Sequence[JobOnGpu]
+    clusters: ClusterTable,
+    rows: Ints,
+    machines: MachineColumns,
+    mix: Sequence[JobOnGpu],
+    learned: LearnedExchange | None = None,
 ) -> StepColumns:
     """What happens in one step of the rows, whose groups have the GPUs of `mix`, one a group."""
     batch = clusters.batch_per_gpu[rows].astype(float)
@@ -217,6 +232,9 @@ def step_columns(
         skew[slowest],
     )
     exchange = exchange_of(clusters, rows, machines, len(mix))
+    outside: dict[str, Bools] = {}
+    if learned is not None:
+        exchange, outside = with_measured(exchange, learned, clusters, rows, len(mix), bucket_bytes)
     cost = ExchangeCost(
         latency_s=exchange.latency_s,
         seconds_per_byte=exchange.seconds_per_byte,
@@ -224,7 +242,7 @@ def step_columns(
         slow_down=max(on_gpu.slow_down for on_gpu in mix),  # all wait for the slowest
         slot_count=SLOT_COUNT,
     )
-    return StepColumns(groups, exchange, cost, micro_steps, exchanges_each, straggler, slowest)
+    return StepColumns(groups, exchange, cost, micro_steps, exchanges_each, straggler, slowest, outside)
 
 
 def buckets_on(profiles: Sequence[JobProfile]) -> tuple[Floats, list[Floats]]:

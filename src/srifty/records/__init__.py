@@ -2,6 +2,7 @@
 
 from srifty.records.cluster import Cluster, NodeGroup
 from srifty.records.estimate import IterationEstimate, JobEstimate
+from srifty.records.exchange_model import ExchangeModel, ExchangeSetup
 from srifty.records.job import Job
 from srifty.records.job_profile import BatchTiming, ContentTiming, GradientBucket, JobProfile
 from srifty.records.network_profile import AllReduceSample, NetworkProfile
@@ -32,6 +33,8 @@ __all__ = [
     "ContentTiming",
     "Dropped",
     "Event",
+    "ExchangeModel",
+    "ExchangeSetup",
     "Goal",
     "GpuLink",
     "GradientBucket",

@@ -52,3 +52,5 @@ class JobEstimate(Record):
     """None: no deadline was given."""
     chance_in_budget: Chance | None = None
     """None: no budget was given."""
+    assumptions: tuple[str, ...] = ()
+    """What the estimate rests on that was not measured, and where its exchange times come from."""

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
+from srifty.records.offer import Dropped
 from srifty.records.record import Count, Positive, Record
 
 
@@ -23,12 +24,24 @@ class AllReduceSample(Record):
     """Rate of the slowest node's link; None: not known."""
     message_bytes: Count
     duration_s: Positive
+    """With several exchanges at once, until the last has ended."""
     repeat: Annotated[int, Field(ge=0)] = 0
+    concurrency: Count = 1
+    """Exchanges of this size at once; DDP over gloo has two."""
+    session: str | None = None
+    """Readings on the same machines in the same hour share one; None: the file's own."""
+
+    @property
+    def gpus_per_node(self) -> float:
+        """Ranks on a node; where nodes differ, their mean."""
+        return self.gpu_count / self.node_count
 
 
 class NetworkProfile(Record):
-    """Exchanges measured in one session."""
+    """Measured exchanges."""
 
     samples: Annotated[tuple[AllReduceSample, ...], Field(min_length=1)]
     versions: dict[str, str] = Field(default_factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    """Lines of a file that could not be read, and readings that were wrong."""
     taken_at: AwareDatetime

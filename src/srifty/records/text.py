@@ -57,3 +57,11 @@ def chance_text(chance: float) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """A number with its noun: "1 bucket", "1,352 offers"."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def size_text(size_bytes: float) -> str:
+    """Bytes in the unit in which they read best: "256 MiB", "1.5 GiB"."""
+    for unit, length in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if size_bytes >= length:
+            return f"{size_bytes / length:.4g} {unit}"
+    return f"{size_bytes:.4g} bytes"

@@ -56,5 +56,6 @@ def estimate_table(estimate: JobEstimate, *, today: date) -> RenderableType:
         f"({time_band}), {cost} USD ({cost_band}); {usd_text(cluster.usd_per_hour)} USD an hour for "
         f"{machines(cluster)}; {figures(estimate.samples_per_s.p50)} samples/s"
     )
+    exchange = [Text(f"- {said}") for said in estimate.assumptions if said.startswith("exchange times")]
     warned = [Text(f"! {warning}", style="yellow") for warning in warnings(estimate, today=today)]
-    return Group(Text(heading, style="bold"), *warned, Text(), table, Text(), Text(job))
+    return Group(Text(heading, style="bold"), *warned, Text(), table, Text(), Text(job), *exchange)

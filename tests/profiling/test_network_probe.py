@@ -1,0 +1,161 @@
+"""Real exchanges of gloo between ranks that torchrun starts; nobody waits for ever, nothing half-written stays."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import srifty
+from srifty.errors import InvalidInput
+from srifty.records import NetworkProfile
+
+pytest.importorskip("torch", reason="exchanges are measured with PyTorch")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def start(ranks, folder, environment, *options):
+    return subprocess.Popen(
+        [*TORCHRUN, f"--nproc-per-node={ranks}", "-m", "srifty", "probe", "-o", "net.json", *options],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process, seconds=60):
+    try:
+        return process.communicate(timeout=seconds)[0]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def children(pid):
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
+    return [int(word) for word in found.stdout.split()]
+
+
+def when_ranks_measure(process, count):
+    """Process ids of the ranks, once they are there and have had time to meet."""
+    deadline = time.monotonic() + 40
+    while time.monotonic() < deadline:
+        ranks = children(process.pid)
+        if len(ranks) == count:
+            time.sleep(7)
+            return ranks
+        time.sleep(0.2)
+    raise AssertionError("the ranks did not start")
+
+
+def test_three_ranks_measure_each_other(tmp_path, environment):
+    options = ("--max-seconds", "4", "--max-mib", "4", "--instance-type", "mini")
+    process = start(3, tmp_path, environment, *options)
+    output = ended(process)
+    assert process.returncode == 0, output
+    profile = srifty.read(tmp_path / "net.json", NetworkProfile)
+    assert {sample.gpu_count for sample in profile.samples} == {2, 3}
+    assert {sample.node_count for sample in profile.samples} == {1}
+    assert {sample.backend for sample in profile.samples} == {"gloo"}
+    assert {sample.instance_types for sample in profile.samples} == {("mini",)}
+    assert all(sample.backend_version.startswith("torch 2.") for sample in profile.samples)
+    assert set(profile.versions) == {"torch", "gloo"}
+    sizes = {sample.message_bytes for sample in profile.samples}
+    assert min(sizes) == 2**10
+    assert max(sizes) <= 4 * 2**20
+    assert max(sample.repeat for sample in profile.samples) >= 2
+    assert os.listdir(tmp_path) == ["net.json"]
+    assert output.count("AllReduce on mini") == 1  # one rank speaks
+
+
+def test_it_starts_its_own_ranks_where_nobody_did(tmp_path, environment):
+    command = [
+        sys.executable,
+        "-m",
+        "srifty",
+        "probe",
+        "--ranks",
+        "2",
+        "--max-seconds",
+        "2",
+        "--max-mib",
+        "1",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert '"format": "srifty/network_profile/1"' in done.stdout
+
+
+def test_a_rank_that_is_killed_ends_all_and_leaves_nothing(tmp_path, environment):
+    process = start(3, tmp_path, environment, "--max-seconds", "60")
+    os.kill(when_ranks_measure(process, 3)[-1], signal.SIGKILL)
+    since = time.monotonic()
+    output = ended(process)
+    assert process.returncode != 0
+    assert time.monotonic() - since < 45
+    assert "nothing was written" in output
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_ends_all_and_leaves_nothing(tmp_path, environment):
+    process = start(2, tmp_path, environment, "--max-seconds", "60")
+    when_ranks_measure(process, 2)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
+    output = ended(process)
+    assert process.returncode != 0
+    assert "nothing was written" in output
+    assert os.listdir(tmp_path) == []
+
+
+def test_it_stops_in_time_whatever_is_left_to_measure(tmp_path, environment):
+    """A benchmark that ran on and on while the bill grew (skypilot issue 2557)."""
+    process = start(2, tmp_path, environment, "--max-seconds", "2")
+    began = time.monotonic()
+    output = ended(process)
+    assert process.returncode == 0, output
+    assert time.monotonic() - began < 40  # starting Python and torch on a busy machine included
+    assert srifty.read(tmp_path / "net.json", NetworkProfile).samples
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path, environment):
+    command = [*TORCHRUN, "--nproc-per-node=2", "-m", "srifty", "probe", "-o", "absent/net.json"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "one rank has no one to exchange with.*torchrun --nproc-per-node 4"),
+        ({"max_seconds": 0.0}, r"--max-seconds is 0 \[s\]; it must lie between 1 and"),
+        ({"max_seconds": float("nan")}, "--max-seconds is nan"),
+        ({"backend": "mpi"}, "backend 'mpi' is not measured; there are nccl and gloo"),
+    ],
+)
+@pytest.mark.usefixtures("environment")
+def test_what_cannot_be_measured_is_said_before_it_starts(asked, said):
+    with pytest.raises(InvalidInput, match=said):
+        srifty.probe(**asked)
+
+
+def test_nccl_without_a_gpu_is_said(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InvalidInput, match="nccl needs a GPU for each rank: this is rank 1"):
+        srifty.probe(backend="nccl")
