@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from srifty.errors import InvalidInput
 from srifty.records import NetworkProfile
 
 pytest.importorskip("torch", reason="exchanges are measured with PyTorch")
+ENDLESS = str(Path(__file__).parent / "endless_probe.py")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
 
 
@@ -25,9 +27,9 @@ def environment(monkeypatch):
     return os.environ | {"OMP_NUM_THREADS": "1"}
 
 
-def start(ranks, folder, environment, *options):
+def start(ranks, folder, environment, *options, program=("-m", "srifty")):
     return subprocess.Popen(
-        [*TORCHRUN, f"--nproc-per-node={ranks}", "-m", "srifty", "probe", "-o", "net.json", *options],
+        [*TORCHRUN, f"--nproc-per-node={ranks}", *program, "probe", "-o", "net.json", *options],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -50,16 +52,15 @@ def children(pid):
     return [int(word) for word in found.stdout.split()]
 
 
-def when_ranks_measure(process, count):
-    """Process ids of the ranks, once they are there and have had time to meet."""
+def when_ranks_measure(process, folder):
+    """Process ids of the ranks, once they exchange."""
     deadline = time.monotonic() + 40
     while time.monotonic() < deadline:
-        ranks = children(process.pid)
-        if len(ranks) == count:
-            time.sleep(7)
-            return ranks
-        time.sleep(0.2)
-    raise AssertionError("the ranks did not start")
+        if (folder / "measuring").exists():
+            (folder / "measuring").unlink()
+            return children(process.pid)
+        time.sleep(0.1)
+    raise AssertionError("the ranks did not meet")
 
 
 def test_three_ranks_measure_each_other(tmp_path, environment):
@@ -101,8 +102,8 @@ def test_it_starts_its_own_ranks_where_nobody_did(tmp_path, environment):
 
 
 def test_a_rank_that_is_killed_ends_all_and_leaves_nothing(tmp_path, environment):
-    process = start(3, tmp_path, environment, "--max-seconds", "60")
-    os.kill(when_ranks_measure(process, 3)[-1], signal.SIGKILL)
+    process = start(3, tmp_path, environment, program=(ENDLESS,))
+    os.kill(when_ranks_measure(process, tmp_path)[-1], signal.SIGKILL)
     since = time.monotonic()
     output = ended(process)
     assert process.returncode != 0
@@ -112,8 +113,8 @@ def test_a_rank_that_is_killed_ends_all_and_leaves_nothing(tmp_path, environment
 
 
 def test_ctrl_c_ends_all_and_leaves_nothing(tmp_path, environment):
-    process = start(2, tmp_path, environment, "--max-seconds", "60")
-    when_ranks_measure(process, 2)
+    process = start(2, tmp_path, environment, program=(ENDLESS,))
+    when_ranks_measure(process, tmp_path)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to every process
     output = ended(process)
     assert process.returncode != 0
