@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.testbed.setups import GBIT, BedNode, Setup
-from srifty.clouds.testbed_network import NodeLink, Shape, TestbedNetwork, testbed_network
+from srifty.clouds.testbed_network import NodeLink, Shape, TestbedNetwork, shaped_network
 from srifty.clouds.testbed_ranks import TestbedRanks
 from srifty.records import AllReduceSample
 from srifty.records.emulated_job import EmulatedJob
@@ -75,7 +75,12 @@ class Bed:
         return Point(tuple(answers[0]["step_s"]), told["others"])
 
     def exchanges(
-        self, nodes: Sequence[BedNode], sizes: Sequence[int], *, repeats: int, uplink_gbit: float | None = None
+        self,
+        nodes: Sequence[BedNode],
+        sizes: Sequence[int],
+        *,
+        repeats: int,
+        uplink_gbit: float | None = None,
     ) -> list[AllReduceSample]:
         """Time AllReduces of these sizes [bytes] over the nodes."""
         chosen = self.place(nodes, uplink_gbit)
@@ -109,7 +114,7 @@ class Bed:
             self.network.shape_uplink(Shape(uplink_gbit * GBIT))
         elif self.has_racks:
             self.network.shape_uplink(Shape(20 * GBIT))
-        chosen = []
+        chosen: list[int] = []
         for number, node in zip(order, nodes, strict=False):
             self.network.shape(number, Shape(node.rate_gbit * GBIT))
             chosen += self.ranks_of[number][: node.ranks]
@@ -120,11 +125,12 @@ class Bed:
 def bed(name: str, node_count: int, *, ranks_a_node: int = 1, has_racks: bool = False) -> Iterator[Bed]:
     """A network with its ranks, gone afterwards."""
     links = [
-        NodeLink(Shape(GBIT), rack=int(has_racks and number >= node_count // 2)) for number in range(node_count)
+        NodeLink(Shape(GBIT), rack=int(has_racks and number >= node_count // 2))
+        for number in range(node_count)
     ]
     nodes = [number for number in range(node_count) for _ in range(ranks_a_node)]
     with (
-        testbed_network(name, links, uplink=Shape(20 * GBIT) if has_racks else None) as network,
+        shaped_network(name, links, uplink=Shape(20 * GBIT) if has_racks else None) as network,
         TestbedRanks(network, nodes, COMMAND) as ranks,
     ):
         ranks_of = tuple(

@@ -49,9 +49,7 @@ class Shape:
     def __post_init__(self) -> None:
         for rate in (self.bytes_per_s, self.peak_bytes_per_s):
             if rate is not None and not 1e4 <= rate <= 1e10:
-                raise InvalidInput(
-                    f"a link of {rate:g} bytes/s cannot be shaped here: expected 1e4 to 1e10"
-                )
+                raise InvalidInput(f"a link of {rate:g} bytes/s cannot be shaped here: expected 1e4 to 1e10")
         if self.peak_bytes_per_s is not None and self.peak_bytes_per_s < self.bytes_per_s:
             raise InvalidInput(
                 f"a peak rate of {self.peak_bytes_per_s:g} bytes/s is below the sustained {self.bytes_per_s:g}"
@@ -307,7 +305,7 @@ def _started(process: int) -> int:
 
 
 @contextmanager
-def testbed_network(
+def shaped_network(
     name: str, nodes: Sequence[NodeLink], *, uplink: Shape | None = None
 ) -> Iterator[TestbedNetwork]:
     """A testbed network, after what is left of dead ones has been swept away."""

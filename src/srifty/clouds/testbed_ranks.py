@@ -41,7 +41,14 @@ class TestbedRanks:
         self._groups: set[tuple[int, ...]] = set()
         try:
             for rank, node in enumerate(nodes):
-                given = ["--rank", str(rank), "--world", str(len(nodes)), "--address", network.address(nodes[0])]
+                given = [
+                    "--rank",
+                    str(rank),
+                    "--world",
+                    str(len(nodes)),
+                    "--address",
+                    network.address(nodes[0]),
+                ]
                 whole = [*(["chrt", "-r", "1"] if realtime else []), *command, *given]
                 self._processes.append(
                     subprocess.Popen(  # noqa: S603 - an argument list of the caller's
@@ -145,4 +152,3 @@ class TestbedRanks:
     def _said(self) -> str:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-2000:]
-

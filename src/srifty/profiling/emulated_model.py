@@ -74,7 +74,7 @@ class EmulatedModel(nn.Module):
         value = torch.zeros(1, requires_grad=True)
         for number, (layer, weight) in enumerate(zip(self.job.layers, self.weights, strict=True)):
             is_last = number == len(self.job.layers) - 1
-            value = _Layer.apply(
+            value = _Layer.apply(  # type: ignore[no-untyped-call]
                 value,
                 weight,
                 self.device,
@@ -87,7 +87,7 @@ class EmulatedModel(nn.Module):
 
 class _Layer(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         context: Any,
         value: torch.Tensor,
         weight: torch.Tensor,
@@ -102,7 +102,7 @@ class _Layer(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    def backward(context: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(context: Any, gradient: torch.Tensor) -> Any:
         if context.is_last:
             context.device.catch_up()
         context.device.compute(context.backward_s, is_backward=True)

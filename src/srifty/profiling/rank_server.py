@@ -123,7 +123,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "eth0")
-    store = dist.TCPStore(
+    store = dist.TCPStore(  # type: ignore[attr-defined]  # public, but torch lacks the export
         given.address, given.port, given.world, given.rank == 0, timedelta(seconds=TIMEOUT_S)
     )
     dist.init_process_group(
