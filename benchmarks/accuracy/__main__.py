@@ -6,7 +6,14 @@ import platform
 from datetime import date
 
 import srifty
-from benchmarks.accuracy import compute_curves, exchange_efficiency, exchanges, gpu_scaling, step_times
+from benchmarks.accuracy import (
+    compute_curves,
+    exchange_efficiency,
+    exchanges,
+    gpu_scaling,
+    step_splits,
+    step_times,
+)
 from benchmarks.accuracy.measured import data_folder
 
 
@@ -18,6 +25,13 @@ def main() -> None:
     )
     print("\n## Step time of several GPUs, from the curve of one\n")
     print(step_times.report(folder))
+    print("\n## Step time learned from other steps\n")
+    of = step_splits.sessions(folder)
+    held_out = list(step_splits.parts(of))
+    ours = step_splits.scores(held_out, step_splits.step_model)
+    print(step_splits.report(held_out, ours, of))
+    print("\n## Step time learned from other steps, by job\n")
+    print(step_splits.report_by_job(ours))
     print("\n## Step time of one GPU at a batch that was not measured\n")
     print(compute_curves.report(folder))
     print("\n## Step time on a GPU that was not measured\n")

@@ -29,7 +29,19 @@ if TYPE_CHECKING:
     from srifty.profiling.transformers_callback import TransformersCallback as TransformersCallback
     from srifty.records import *
     from srifty.records.files import read, write
-    from srifty.verbs import fit_network, offers, plan, predict, probe, profile, sample_profiles, trace
+    from srifty.verbs import (
+        fit,
+        fit_network,
+        offers,
+        plan,
+        predict,
+        predict_steps,
+        probe,
+        probe_advice,
+        profile,
+        sample_profiles,
+        trace,
+    )
 
 __version__ = "0.1.0"
 
@@ -52,7 +64,9 @@ __all__ = [
     "IterationEstimate",
     "Job",
     "JobEstimate",
+    "JobFit",
     "JobProfile",
+    "MachineFit",
     "Market",
     "NetworkProfile",
     "NoCapacity",
@@ -65,6 +79,7 @@ __all__ = [
     "Offer",
     "Plan",
     "PriceChanged",
+    "ProbeAdvice",
     "Record",
     "Replanned",
     "Run",
@@ -72,14 +87,18 @@ __all__ = [
     "Spread",
     "SriftyError",
     "StateChanged",
+    "StepModel",
     "StepTiming",
     "StepsTimed",
     "WorkloadFailed",
+    "fit",
     "fit_network",
     "offers",
     "plan",
     "predict",
+    "predict_steps",
     "probe",
+    "probe_advice",
     "profile",
     "read",
     "sample_profiles",
@@ -93,11 +112,14 @@ _HOMES = {
     "srifty.profiling.lightning_callback": ("LightningCallback",),
     "srifty.profiling.transformers_callback": ("TransformersCallback",),
     "srifty.verbs": (
+        "fit",
         "fit_network",
         "offers",
         "plan",
         "predict",
+        "predict_steps",
         "probe",
+        "probe_advice",
         "profile",
         "sample_profiles",
         "trace",

@@ -25,6 +25,9 @@ from srifty.records import (
     JobProfile,
     NetworkProfile,
     Plan,
+    ProbeAdvice,
+    StepModel,
+    StepTiming,
 )
 from srifty.records.files import checked, read
 from srifty.records.job import LARGEST_BATCH, LARGEST_COUNT
@@ -33,6 +36,7 @@ from srifty.records.plan import Goal
 
 if TYPE_CHECKING:
     from srifty.predicting.predictor import Predictor
+    from srifty.records.step_table import StepEstimates, StepGrid, StepTable
 
 FilePath = str | os.PathLike[str]
 Profiles = JobProfile | FilePath | Sequence[JobProfile | FilePath]
@@ -349,6 +353,49 @@ def plan(
             "would mislead; plan with on-demand, and see 'srifty offers --market spot' for the prices"
         )
     return choose(_job(predictor, batch, samples), offered, constraints, predictor)
+
+
+def fit(steps: FilePath | StepTable | Sequence[StepTiming]) -> StepModel:
+    """Learn from measured steps of any jobs on any machines.
+
+    Args:
+        steps: a CSV file (see docs/models.md for its columns), or the timings themselves
+
+    Raises:
+        InvalidInput: the file cannot be read, or holds fewer than two rows
+    """
+    from srifty.predicting.step_model import fit_steps
+    from srifty.records.step_file import read_steps
+    from srifty.records.step_table import StepTable
+
+    if isinstance(steps, StepTable):
+        table = steps
+    elif isinstance(steps, str | os.PathLike):
+        table = read_steps(steps)
+    else:
+        table = StepTable.of(steps)
+    if not len(table):
+        raise InvalidInput("no measured step to learn from")
+    return fit_steps(table)
+
+
+def predict_steps(model: StepModel | FilePath, grid: StepGrid) -> StepEstimates:
+    """Tell each row of a grid from what was learned; `records.step_file.read_grid` reads one from a file.
+
+    Raises:
+        InvalidInput: the model's file cannot be read
+        NotMeasured: a job of which no step was measured
+    """
+    from srifty.predicting.step_model import predict_steps as tell
+
+    return tell(model if isinstance(model, StepModel) else read(model, StepModel), grid)
+
+
+def probe_advice(model: StepModel | FilePath) -> tuple[ProbeAdvice, ...]:
+    """Which clusters to measure next, of each job on each kind of machine."""
+    from srifty.predicting.probe_advice import advise
+
+    return advise(model if isinstance(model, StepModel) else read(model, StepModel))
 
 
 def _catalog(given: Catalog | FilePath | None) -> Catalog:

@@ -136,7 +136,7 @@ def test_a_batch_too_large_for_the_memory_is_accumulated(run):
         ),
         (("plan", "--sample", "resnet50", "--batch", "256"), 2, "give --samples"),
         (("plan", "--sample", "resnet50", "--samples", "1M"), 2, "give --batch"),
-        ((*PLAN[:-1], "0"), 2, "--batch is 0 [samples]; it must be at least 1"),
+        ((*PLAN[:-1], "0"), 2, "--batch is 0 [samples]; it must be from 1"),
         ((*PLAN[:-1], "-8"), 2, "--batch is -8"),
         ((*PLAN[:-1], "3.5"), 2, "not a whole number"),
         ((*PLAN[:-1], "nan"), 2, "not a whole number"),

@@ -50,3 +50,12 @@ def test_it_is_on_standard_output_with_json_and_nowhere_without(run, script):
     status, out, err = run("profile", "--", sys.executable, "train.py", "4")
     assert (status, out) == (5, "")
     assert "batch 4, can be had with -o FILE" in " ".join(err.split())
+
+
+def test_a_file_that_is_no_record_is_not_overwritten(tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("print('mine')\n")
+    status, _, err = run("profile", "-o", "train.py", "--", "python", "train.py")
+    assert status == 2
+    assert "no file of Srifty's" in err
+    assert (tmp_path / "train.py").read_text() == "print('mine')\n"

@@ -175,7 +175,7 @@ def test_far_outside_nothing_is_left_of_the_trees(with_trees):
 
 def test_a_model_is_a_file_that_tells_the_same_and_loads_at_once(with_trees):
     text = to_json(with_trees.model)
-    assert text.startswith('{\n  "format": "srifty/exchange-model/1"')
+    assert text.startswith('{\n  "format": "srifty/exchange_model/1"')
     start = time.perf_counter()
     again = LearnedExchange.of(from_json(text, ExchangeModel))
     elapsed = time.perf_counter() - start

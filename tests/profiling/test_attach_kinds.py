@@ -566,3 +566,73 @@ while True:
     assert any("inside the backward pass" in note for note in profile.assumptions)
     (timing,) = profile.timings
     assert timing.backward_s.p10 >= LAYERS * LAYER_S
+
+
+def test_a_model_that_takes_another_s_place_is_measured_alone(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+trunk, head = make_model(1), nn.Linear(512, 10)
+model = nn.Sequential(trunk, nn.Linear(512, 20_000))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(200):
+    if step == 10:
+        model = nn.Sequential(trunk, head)
+        optimizer = torch.optim.AdamW(model.parameters())
+    loss_of(model, torch.ones(BATCH, 512)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    assert_holds_together(profile, trained_bytes=LAYER_BYTES + 512 * 10 * 4 + 10 * 4)
+    assert profile.checkpoint_bytes is not None
+    assert profile.checkpoint_bytes < 4 * profile.trainable_bytes
+
+
+def test_parts_that_are_trained_by_turns_are_all_counted_and_noted(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for step in range(1000):
+    for parameter in model[0].parameters():
+        parameter.requires_grad_(step % 2 == 0)
+    loss_of(model, torch.ones(BATCH, 512).requires_grad_()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    assert_holds_together(profile)
+    assert any("not the same parameters are trained in each step" in note for note in profile.assumptions)
+
+
+def test_a_scaler_that_leaves_out_every_step_is_noted(scripts: Scripts) -> None:
+    profile = scripts.profile(
+        """
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu")
+while True:
+    scaler.scale(loss_of(model, torch.full((BATCH, 512), float("inf")))).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    )
+    assert any("a gradient scaler left out" in note for note in profile.assumptions)
+
+
+def test_a_folder_that_is_there_can_be_renamed(scripts: Scripts) -> None:
+    (scripts.folder / "last").mkdir()
+    (scripts.folder / "last" / "model.pt").write_text("old")
+    scripts.profile(
+        """
+os.rename("last", "before")
+model = make_model()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    loss_of(model, torch.ones(BATCH, 512)).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    assert (scripts.folder / "last" / "model.pt").read_text() == "old"

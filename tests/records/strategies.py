@@ -227,7 +227,60 @@ events = st.one_of(
         r.StateChanged, at=instant, old=st.sampled_from(r.RunState), new=st.sampled_from(r.RunState), why=name
     ),
 )
+
+
+def numbers(size):
+    return st.lists(st.floats(-99, 99), min_size=size, max_size=size).map(tuple)
+
+
+machine_fits = st.builds(
+    r.MachineFit,
+    instance_type=name,
+    gpu=name,
+    mean=numbers(13),
+    covariance_root=numbers(91),
+    node_count=st.integers(0, 9),
+    gpu_count=st.integers(0, 9),
+    gpus_per_node=st.integers(0, 9),
+    unprobed_band=positive,
+)
+job_fits = st.builds(
+    r.JobFit,
+    job=name,
+    instance_type=name,
+    gpu=name,
+    gradient_bytes=maybe(positive),
+    knots=st.just((1.0, 2.0)),
+    smallest_batch=st.just(1),
+    largest_batch=st.integers(1, 9),
+    best=numbers(15),
+    anchors=st.just(((0.0, 1.0, 1.0, 0.0),)),
+    shift=numbers(19),
+    covariance_root=numbers(190),
+    band=positive,
+    layout_count=st.integers(0, 9),
+)
+
+
+@st.composite
+def step_models(draw):
+    job = draw(job_fits)
+    machine = draw(machine_fits).model_copy(update={"instance_type": job.instance_type, "gpu": job.gpu})
+    return r.StepModel(machines=(machine,), jobs=(job,), row_count=draw(count))
+
+
+probe_advice = st.builds(
+    r.ProbeAdvice,
+    job=name,
+    instance_type=name,
+    gpu=name,
+    layouts=st.just(((1, 1), (4,))),
+    doubt_now=not_negative,
+    doubt_then=not_negative,
+)
 any_record = st.one_of(
+    step_models(),
+    probe_advice,
     spreads(),
     jobs,
     offers,

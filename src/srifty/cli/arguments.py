@@ -9,6 +9,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from srifty.errors import InvalidInput
+from srifty.records.job import LARGEST_COUNT
 from srifty.records.offer import Market
 
 
@@ -78,8 +79,8 @@ def count(text: str, option: str, unit: str = "samples") -> int:
         raise InvalidInput(
             f"{option} {text!r} is not a whole number of {unit}; give one such as 1281167 or 1.28M"
         )
-    if value < 1:
-        raise InvalidInput(f"{option} is {text} [{unit}]; it must be at least 1")
+    if not 1 <= value <= LARGEST_COUNT:
+        raise InvalidInput(f"{option} is {text} [{unit}]; it must be from 1 to {LARGEST_COUNT:.0e}")
     return int(value)
 
 

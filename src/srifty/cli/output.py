@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from srifty.records.record import Record
 
 STANDARD_OUTPUT = Path("-")
+_HEAD_BYTES = 200
 NARROWEST = 40
 """Columns below which a terminal is taken not to say how wide it is."""
 
@@ -39,10 +40,14 @@ def put_json(content: dict[str, Any], output: Path) -> None:
     """Write what is no record, such as a trace for another program, as JSON."""
     import json
 
+    put_text(json.dumps(content, ensure_ascii=False) + "\n", output)
+
+
+def put_text(text: str, output: Path | None) -> None:
+    """Write text that is no record, such as a table, to standard output or a file."""
     from srifty.records.files import write_text
 
-    text = json.dumps(content, ensure_ascii=False) + "\n"
-    if output != STANDARD_OUTPUT:
+    if output is not None and output != STANDARD_OUTPUT:
         write_text(text, output)
     elif sys.stdout is not None:
         sys.stdout.write(text)
@@ -60,13 +65,25 @@ def show(table: RenderableType, output: Path | None = None, *, as_json: bool = F
             screen.print("not saved: -o FILE keeps it, --json prints it")
 
 
-def checked_output(output: Path | None) -> Path | None:
-    """The file to write, whatever becomes of the working folder, found to be writable before the work is done."""
+def checked_output(output: Path | None, *, is_record: bool = True) -> Path | None:
+    """The file to write, whatever becomes of the working folder, found to be writable before the work is done.
+
+    Args:
+        output: what the user asked for
+        is_record: whether a record goes there: then a file that holds none, perhaps the user's script, is kept
+    """
+    from srifty.errors import InvalidInput
     from srifty.records.files import check_writable
 
     if output is None or output == STANDARD_OUTPUT:
         return output
     output = output.absolute()
+    if is_record and output.is_file() and output.stat().st_size > 0:
+        with output.open("rb") as file:
+            if b'"format": "srifty/' not in file.read(_HEAD_BYTES):
+                raise InvalidInput(
+                    f"{output} is there already and is no file of Srifty's: remove it, or give another name"
+                )
     check_writable(output)
     return output
 

@@ -44,7 +44,7 @@ def profile(
         typer.Option("--find-max-batch", help="Search the largest batch that fits, in fresh processes."),
     ] = False,
     max_batch: Annotated[
-        int | None, typer.Option("--max-batch", min=1, help="No batch above this [samples on one GPU].")
+        int | None, typer.Option("--max-batch", min=1, help="Try no batch above so many samples on one GPU.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write the profile here.")] = None,
     json: Annotated[bool, typer.Option("--json", help="The profile, as JSON, to standard output.")] = False,
@@ -114,6 +114,7 @@ def _job(what: list[str], batch: str | None) -> Path | Job:
     """A file that describes the job, or the job that a command behind -- is."""
     from srifty.errors import InvalidInput
     from srifty.records import Job
+    from srifty.records.files import checked
 
     if len(what) == 1 and what[0].endswith(".py"):
         raise InvalidInput(
@@ -132,7 +133,7 @@ def _job(what: list[str], batch: str | None) -> Path | Job:
     if what[0].endswith(".toml"):
         raise InvalidInput(f"{what[0]} and {what[1]!r}: give one job.toml, or one command behind --")
     batches = () if batch is None else tuple(count(one, "--batch") for one in batch.split(","))
-    return Job(name=_name(what), command=tuple(what), batches=batches)
+    return checked(Job, name=_name(what), command=tuple(what), batches=batches)
 
 
 def _is_program(word: str) -> bool:

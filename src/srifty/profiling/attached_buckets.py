@@ -37,6 +37,8 @@ def attached_buckets(observed: Observation, steps: SeenSteps) -> AttachedBuckets
     silent_count = sum(
         index not in ready_at and not observed.parameters[index].had_gradient for index in trained
     )
+    if not ready_at and silent_count == len(trained):
+        silent_count = 0  # gradients that the program asks for are in no parameter
     sparse_count = sum(gradient.is_sparse for gradient in gradients.values())
     if not gradients:
         notes.append("no parameter that is trained was found: nothing is taken to be exchanged")

@@ -22,6 +22,7 @@ from srifty.records.job_profile import ContentTiming
 _UNSTABLE = 0.5
 _OWN_SHARE = 0.02
 _NOTABLY = 0.05
+_MANY_CALLS = 3
 _MOST_CONTENT_TIMINGS = 200
 
 
@@ -65,7 +66,7 @@ def measured_run(
         why = "the script ended" if observed.reason == "ended" else "time was up"
         notes.append(f"{why} after {len(steps.all)} steps; {len(steps.timed)} of them were timed")
     if observed.reason == "running":
-        notes.append(f"the script went out of sight after {len(steps.all)} steps")
+        notes.append(f"the script went out of sight after {len(steps.all)} steps that were written down")
     if observed.told["loads_elsewhere"] and not any(step.loads for step in steps.steady):
         notes.append(
             "batches are loaded in another thread of the script: waiting for them is not told apart (other_s)"
@@ -218,6 +219,21 @@ def _uncommon(observed: Observation, steps: SeenSteps) -> list[str]:
         notes.append(
             f"{passes:g} backward passes in a step on {steps.accumulation_count} batches: DDP would exchange in each "
             f"pass outside no_sync, and {steps.accumulation_count} exchanges are counted"
+        )
+    skipped = sum(any(cut.is_skipped for cut in step.cuts) for step in steps.all)
+    if skipped > _NOTABLY * len(steps.all):
+        notes.append(
+            f"a gradient scaler left out {skipped} of {len(steps.all)} steps; are the gradients finite?"
+        )
+    calls = median([step.forward_count / max(1, step.backward_count) for step in steps.timed])
+    if calls >= _MANY_CALLS:
+        notes.append(
+            f"the model is called {calls:g} times to one backward pass; the batch is that of one call: give "
+            f"--samples-per-step where that is not so"
+        )
+    if observed.told["trains_in_turns"]:
+        notes.append(
+            "not the same parameters are trained in each step: all that are trained at times are counted"
         )
     if observed.told["steps_in_backward"]:
         notes.append("optimizers step inside the backward pass: their time is in it")

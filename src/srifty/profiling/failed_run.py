@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from srifty.errors import InvalidInput, NotMeasured, SriftyError, WorkloadFailed
 from srifty.profiling.attached_run import RunResult
@@ -17,6 +19,7 @@ _SHORTAGE = re.compile(
     # Where the kernel has killed a process of several, as a launcher or a loader tells it.
     r"|exitcode\s*: -9|<Signals.SIGKILL|terminated with signal SIGKILL|killed by signal: Killed"
 )
+_BUSY = re.compile(r"Device or resource busy|Invalid cross-device link")
 _KILLED = (-9, 137)
 TOO_SMALL = "more than 1 value per channel"
 """What batch normalisation says to a batch of one."""
@@ -97,6 +100,9 @@ def how_it_failed(result: RunResult) -> str:
     """Its exit status and its last words."""
     last, status = last_words(result.said), result.ended.status
     how = "by an exception" if status in (None, 0) else f"with exit status {status}"
+    if status is not None and status < 0:
+        with suppress(ValueError):
+            how = f"by {signal.Signals(-status).name}"
     return f"{how} ({last})" if last else how
 
 
@@ -126,7 +132,12 @@ def _failed(result: RunResult, command: Sequence[str], bare: RunResult) -> Srift
             f"fault in Srifty, please report it with this:\n{_traceback(result.said)}"
         )
     return WorkloadFailed(
-        f"{told} failed {how_it_failed(bare)}; it fails without Srifty too",
+        f"{told} failed {how_it_failed(bare)}; it fails without Srifty too"
+        + (
+            ", but in a private view of its folder, which cannot itself be moved or removed"
+            if bare.written is None and _BUSY.search(bare.said)
+            else ""
+        ),
         workload_traceback=_traceback(bare.said),
     )
 
@@ -139,10 +150,10 @@ def _nothing_measured(result: RunResult, command: Sequence[str], max_seconds: fl
     end = f"{max_seconds:g} s were over" if is_late else "it ended"
     if not result.processes:
         return InvalidInput(
-            f"no Python process of {told} could be watched before {end}: Srifty gets in by the environment variable "
-            f"PYTHONPATH, which python -I, -E and -S, env -i, sudo and docker do not pass on, nor a wrapper that sets "
-            f"it anew (write PYTHONPATH=mine:$PYTHONPATH there); leave them out, or profile a function with "
-            f"workload = 'module:function'"
+            f"no Python process of {told} could be watched before {end}: it starts none, or Srifty did not get in. It "
+            f"does by the environment variable PYTHONPATH, which python -I, -E and -S, env -i, sudo and docker do not "
+            f"pass on, nor a wrapper that sets it anew (write PYTHONPATH=mine:$PYTHONPATH there); leave them out, or "
+            f"profile a function with workload = 'module:function'"
             + (f"; where Python is only started later, {_LONGER}" if is_late else "")
         )
     if all(process.torch is None for process in result.processes):

@@ -241,6 +241,8 @@ class StepsProfiler:
             profile = merged(read(self.path, JobProfile), profile, str(self.path))
         write(profile, self.path)
         self.profile = profile
+        batches = ", ".join(str(timing.batch) for timing in profile.timings)
+        print(f"srifty: profile of batch {batches} written to {self.path}", file=sys.stderr)
 
     def _job(self) -> Job:
         script = Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else ""

@@ -71,7 +71,8 @@ def cover(folder: str, upper: str, work: str) -> None:
     os.chdir(folder)
     # Relative, so that no sign in the folder's name can be taken for one of the options'.
     options = f"lowerdir=.,upperdir={upper},workdir={work}"
-    for more in ("", ",userxattr"):
+    # With redirects a folder of the user's can be renamed; not every kernel and file system has them.
+    for more in (",redirect_dir=on", "", ",userxattr"):
         done = library.mount(b"overlay", os.fsencode(folder), b"overlay", 0, (options + more).encode())
         if done == 0:
             return

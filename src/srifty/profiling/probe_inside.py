@@ -64,9 +64,8 @@ class InsideWatch(Watch):
         self.patches.put_on(self)
         self.timeline.claim()
 
-    def clear(self) -> None:
-        super().clear()
-        self._pace = _Endless(self._settings)
+    def _new_pace(self) -> Pace:
+        return _Endless(self._settings)
 
     def end(self) -> None:
         """Watch no more; what was patched is to be taken off besides."""

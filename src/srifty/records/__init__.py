@@ -22,6 +22,7 @@ from srifty.records.run import (
     StepsTimed,
 )
 from srifty.records.spread import Spread
+from srifty.records.step_model import JobFit, MachineFit, ProbeAdvice, StepModel
 from srifty.records.step_timing import StepTiming
 
 __all__ = [
@@ -41,7 +42,9 @@ __all__ = [
     "IterationEstimate",
     "Job",
     "JobEstimate",
+    "JobFit",
     "JobProfile",
+    "MachineFit",
     "Market",
     "NetworkProfile",
     "Node",
@@ -51,12 +54,14 @@ __all__ = [
     "Offer",
     "Plan",
     "PriceChanged",
+    "ProbeAdvice",
     "Record",
     "Replanned",
     "Run",
     "RunState",
     "Spread",
     "StateChanged",
+    "StepModel",
     "StepTiming",
     "StepsTimed",
 ]

@@ -90,8 +90,3 @@ class ExchangeModel(Record):
     assumptions: tuple[str, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)
     fitted_at: AwareDatetime
-
-    @classmethod
-    def format(cls) -> str:
-        """Name and version as they stand in a file."""
-        return f"srifty/exchange-model/{cls.format_version}"

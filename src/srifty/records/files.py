@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str], kind: type[Record] | None = None) -> Reco
     """
     text = read_text(path)
     if kind is None:
-        found = re.search(r'"format"\s*:\s*"srifty/([\w-]+)/', text)
+        found = re.search(r'"format"\s*:\s*"srifty/(\w+)/', text)
         kind = record_named(found[1]) if found else Record
     return from_json(text, kind, name=str(path))
 
@@ -97,11 +97,7 @@ def record_named(name: str) -> type[Record]:
     import srifty.records as nouns
 
     kinds = (getattr(nouns, noun) for noun in nouns.__all__)
-    records = {
-        k.format().split("/")[1].replace("-", "_"): k
-        for k in kinds
-        if isinstance(k, type) and issubclass(k, Record)
-    }
+    records = {k.format().split("/")[1]: k for k in kinds if isinstance(k, type) and issubclass(k, Record)}
     plain = name.removeprefix("srifty/").split("/")[0].replace("-", "_")
     snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
     if snake not in records or records[snake] is Record:

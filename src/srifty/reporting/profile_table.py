@@ -47,6 +47,7 @@ def profile_table(profile: JobProfile, *, width: int = 80) -> RenderableType:
         f"gradients: {gib(profile.trainable_bytes)} in {counted(len(profile.buckets), 'bucket')}, ready in the "
         f"backward pass: {ready or 'none'}",
         f"largest batch known to fit: {counted(profile.max_batch, 'sample')}",
+        *(["?: not measured"] if has_other and any(t.data_wait_s is None for t in profile.timings) else []),
         *_what_else(profile),
         *(f"- {assumption}" for assumption in profile.assumptions),
     ]

@@ -11,6 +11,8 @@ from typing import Any
 from srifty_probe.tensors import stored_bytes
 from srifty_probe.timeline import Timeline
 
+_LATE = 3
+
 
 class Gradients:
     """The parameters under watch; `fired` fills during a backward pass while hooks are on."""
@@ -27,6 +29,7 @@ class Gradients:
         self.had_gradient: set[int] = set()
         self.sparse_bytes: dict[int, int] = {}
         self.fired: list[tuple[int, Any]] = []
+        self._trained_at: list[set[int]] = []
 
     @property
     def is_hooked(self) -> bool:
@@ -51,8 +54,19 @@ class Gradients:
             for index, parameter in enumerate(self.parameters)
         )
 
+    def is_trained(self, index: int) -> bool:
+        """Whether a parameter is trained now or was of late: some programs train parts by turns."""
+        late = self._trained_at[-_LATE:]
+        return bool(self.parameters[index].requires_grad) or any(index in trained for trained in late)
+
+    def is_in_turns(self) -> bool:
+        """Whether not the same parameters were trained each time that was looked at of late."""
+        late = self._trained_at[-_LATE:]
+        return any(trained != late[0] for trained in late)
+
     def hook(self) -> None:
         """Put a hook on each parameter that is trained now."""
+        self._trained_at.append({i for i, one in enumerate(self.parameters) if one.requires_grad})
         for index, parameter in enumerate(self.parameters):
             register = getattr(parameter, "register_post_accumulate_grad_hook", None)
             if register is not None and parameter.requires_grad and parameter.is_leaf:

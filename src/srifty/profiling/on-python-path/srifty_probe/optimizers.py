@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from typing import Any
 
@@ -24,6 +25,8 @@ class Optimizers:
         """Whether `current` has changed since this was last set to False."""
         self.has_replaced = False
         """Whether one of them has taken over a role since this was last set to False."""
+        self.has_begun_anew = False
+        """Whether an optimizer has gone and one of another kind has come since this was last set to False."""
         self._known: list[Any] = []
         self._kinds: list[Any] = []
         self._roles: list[int] = []
@@ -80,6 +83,7 @@ class Optimizers:
         self._counts.append(0)
         self._stepped_at.append(0)
         alike = [other for other in range(number) if self._kinds[other] == kind]
+        has_lost = self._let_go()
         if len({self._roles[other] for other in alike}) == 1:
             role = self._roles[alike[-1]]
             before = [other for other in range(number) if self._roles[other] == role]
@@ -88,10 +92,20 @@ class Optimizers:
             self.has_replaced = True
         else:
             role = max(self._roles, default=-1) + 1
+            self.has_begun_anew = self.has_replaced = has_lost
         self._roles.append(role)
         self.current.append(optimizer)
         self.has_changed = True
         return number
+
+    def _let_go(self) -> bool:
+        """Keep only those that the program keeps, and tell whether any has gone."""
+        held = [weakref.ref(one) for one in self.current]
+        self.current = []
+        gc.collect()
+        kept = [one() for one in held]
+        self.current = [one for one in kept if one is not None]
+        return len(self.current) < len(held)
 
     def _part(self, number: int) -> None:
         """The old one steps again, so the newer ones of its role are of another."""

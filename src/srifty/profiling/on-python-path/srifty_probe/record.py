@@ -68,6 +68,7 @@ class Recorder:
             "loads_elsewhere": self._timeline.loads_elsewhere,
             "steps_in_backward": self.steps_in_backward,
             "cpu_count": _cpu_count(),
+            "trains_in_turns": self._gradients.is_in_turns(),
             "checkpoint_bytes": None,
             "checkpoint_save_s": [],
         }
@@ -96,7 +97,7 @@ class Recorder:
         return [
             {
                 **told_parameter(parameter),
-                "is_trained": bool(parameter.requires_grad),
+                "is_trained": gradients.is_trained(index),
                 "had_gradient": index in gradients.had_gradient,
                 "sparse_bytes": gradients.sparse_bytes.get(index),
             }

@@ -54,7 +54,7 @@ class Watch:
         self._beacon.seen["torch"] = str(self._torch.__version__)
         self.autocast: dict[str, int] = {}
         self._optimizers = Optimizers()
-        self._pace = Pace(self._settings)
+        self._pace = self._new_pace()
         self._step_depth = self._scaler_depth = 0
         self._is_pending = self._is_without_optimizer = False
         self._backwards_alone = 0
@@ -221,6 +221,9 @@ class Watch:
                 return
             optimizers.has_changed = False
             trained = optimizers.parameters()
+            if optimizers.has_begun_anew:
+                optimizers.has_begun_anew = False
+                self._begin_anew()
             if optimizers.has_replaced:
                 optimizers.has_replaced = False
                 self._models.forget_roots()
@@ -238,6 +241,16 @@ class Watch:
         self._gradients.add(self._models.parameters())
         self._gradients.add([parameter for parameter in trained if parameter.requires_grad])
         self._use_the_device()
+
+    def _begin_anew(self) -> None:
+        """Another model is trained from now on: what was seen of the one before does not count."""
+        self.timeline.cuts = []
+        self._gradients.clear()
+        self._pace = self._new_pace()
+        self._keep_from = FIRST_KEPT
+
+    def _new_pace(self) -> Pace:
+        return Pace(self._settings)
 
     def _keep(self) -> None:
         """Write down what was seen so far from time to time: a program may end without telling us."""

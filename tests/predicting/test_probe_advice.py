@@ -1,0 +1,34 @@
+"""What to measure next."""
+
+from __future__ import annotations
+
+from tests.predicting.step_kit import LAYOUTS, grid, table
+
+from srifty.predicting.probe_advice import SURE_SD, advise
+from srifty.predicting.step_model import fit_steps
+
+
+def test_where_two_machines_were_measured_at_most_three_or_more_are_asked_for():
+    two = tuple(layout for layout in LAYOUTS if len(layout) <= 2)
+    for each in advise(fit_steps(table(grid(layouts=two)))):
+        assert max(len(layout) for layout in each.layouts) >= 3
+
+
+def test_from_one_gpu_a_cluster_is_asked_for_and_narrows_the_estimates_much():
+    for each in advise(fit_steps(table(grid(layouts=((1,),))))):
+        assert 1 <= len(each.layouts) <= 3
+        assert each.doubt_then < 0.5 * each.doubt_now
+
+
+def test_where_all_was_measured_nothing_is_asked_for():
+    for each in advise(fit_steps(table(grid()))):
+        assert each.layouts == ()
+        assert each.doubt_now == each.doubt_then < SURE_SD
+
+
+def test_a_probe_that_was_made_is_not_asked_for_again():
+    two = tuple(layout for layout in LAYOUTS if len(layout) <= 2)
+    before = advise(fit_steps(table(grid(layouts=two))))[0]
+    after = advise(fit_steps(table(grid(layouts=(*two, *before.layouts)))))[0]
+    assert not set(after.layouts) & set(before.layouts)
+    assert after.doubt_now < before.doubt_now
