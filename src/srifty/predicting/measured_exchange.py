@@ -97,7 +97,7 @@ def with_measured(
 
 def covering(learned: LearnedExchange, offers: Sequence[Offer], has_many_nodes: bool) -> list[int]:
     """The setups that tell the exchange between these machines; none where one of them was not measured."""
-    backend = "gloo" if any(offer.gpu.casefold() == "cpu" for offer in offers) else "nccl"
+    backend = "gloo" if any(offer.is_cpu for offer in offers) else "nccl"
     types = frozenset(offer.instance_type for offer in offers)
     whole = learned.setup_of(types, backend, has_many_nodes)
     if whole is not None:

@@ -100,7 +100,7 @@ class MachineColumns:
             network_bytes_per_s=np.array([offer.network_bytes_per_s or np.inf for offer in offers]),
             link_bytes_per_s=np.array([_gpu_link_bytes_per_s(offer) for offer in offers]),
             link_is_nvlink=np.array([offer.gpu_link not in links for offer in offers]),
-            is_cpu=np.array([offer.gpu.casefold() == "cpu" for offer in offers]),
+            is_cpu=np.array([offer.is_cpu for offer in offers]),
             has_other_memory=np.array(
                 [not is_same_memory(profile, offer) for profile, offer in zip(profiles, offers, strict=True)]
             ),

@@ -72,6 +72,11 @@ class Offer(Record):
         return self.usd_per_hour / self.gpu_count
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether it computes on the CPU, or on a device that one emulates ("cpu-t4")."""
+        return self.gpu.casefold().partition("-")[0] == "cpu"
+
+    @property
     def place(self) -> str:
         """Zone where one is known, else region."""
         return self.zone or self.region
