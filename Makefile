@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OLDEST := .venv-oldest
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help demo test test-oldest check format bench clean
+.PHONY: help demo test test-oldest check format bench validate clean
 
 help:
 	@echo "make demo    plan ResNet-50 from the shipped profiles and prices (needs no GPU, no account)"
@@ -15,6 +15,7 @@ help:
 	@echo "make check   formatting, lint and strict types"
 	@echo "make format  put the formatting right"
 	@echo "make bench   predicted against measured, and speed"
+	@echo "make validate  real runs on shaped links of this machine, predicted beforehand (Linux, root)"
 
 demo: $(VENV)/.plans
 	@mkdir -p out
@@ -46,6 +47,9 @@ bench: $(VENV)/.tests
 	$(BIN)/python -m benchmarks.accuracy
 	$(BIN)/python -m benchmarks.speed
 	$(BIN)/python -m benchmarks.speed.overhead
+
+validate: $(VENV)/.tests
+	$(BIN)/python -m benchmarks.testbed.validate
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Srifty needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Give another: make PYTHON=python3.12")'
