@@ -124,7 +124,12 @@ class EmulatedOptimizer(torch.optim.Optimizer):
 
 
 def emulated_workload(job: EmulatedJob, device: EmulatedDevice | None = None) -> dict[str, Any]:
-    """The job as a workload that `srifty profile` measures like any other."""
+    """The job as a workload that `srifty profile` measures like any other.
+
+    torch gets one thread: where others want the processors too, its threads wait for one another far longer than the
+    little work of making gradients takes (30 to 100 ms in place of 15 were seen).
+    """
+    torch.set_num_threads(1)
     model = EmulatedModel(job, device or EmulatedDevice())
     return {
         "model": model,
