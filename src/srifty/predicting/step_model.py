@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from srifty.errors import NotMeasured
+from srifty.errors import InvalidInput, NotMeasured
 from srifty.predicting.least_squares import Belief, Group, fit_groups
 from srifty.predicting.step_discrepancy import (
     LAYOUT_SD,
@@ -72,6 +72,8 @@ MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
 RISES = (0.5, 1.0, 2.0, 3.0)
 """Doublings of the batch over which a compute curve is looked at for how it goes on rising."""
+LARGEST_LOG = 500.0
+"""Of a step and its band [log s]: beyond it no number is written."""
 OTHER_MACHINE_SD = 0.1
 """Doubt about compute on a GPU of the same kind in another machine, whose host, cooling and clock differ: logarithm."""
 OTHER_GPU_SD = 1.0
@@ -115,6 +117,7 @@ def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
 
     Raises:
         NotMeasured: a job of which no step was measured
+        InvalidInput: the model tells a step or a band beyond all numbers
     """
     log_step, sd = np.zeros(len(grid)), np.zeros(len(grid))
     said = [""] * len(grid)
@@ -122,6 +125,11 @@ def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
         known = Known.of(model, job, machine)
         asked = grid.rows(rows)
         log_step[rows], sd[rows] = known.tell(asked)
+        if not (np.abs(log_step[rows]) + Z90 * sd[rows] < LARGEST_LOG).all():
+            raise InvalidInput(
+                f"the model tells no finite step of job {job!r} on {machine[0]} ({machine[1]}), so a number in its "
+                f"file must be wrong; make it again with 'srifty fit --steps'"
+            )
         for row, text in zip(rows, known.extrapolated(asked), strict=True):
             said[row] = text
     p50 = np.exp(log_step)
