@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.predicting.step_kit import LAYOUTS, grid, table
 
-from srifty.predicting.probe_advice import SURE_SD, advise
+from srifty.predicting.probe_advice import MOST_NODES, SURE_SD, advise
 from srifty.predicting.step_model import fit_steps
 
 
@@ -32,3 +32,10 @@ def test_a_probe_that_was_made_is_not_asked_for_again():
     after = advise(fit_steps(table(grid(layouts=(*two, *before.layouts)))))[0]
     assert not set(after.layouts) & set(before.layouts)
     assert after.doubt_now < before.doubt_now
+
+
+def test_after_clusters_of_ten_thousand_nodes_no_probe_has_more_than_sixteen():
+    nodes = (1, 2, 100, 10_000)
+    known = fit_steps(table(grid(jobs=("small",), layouts=tuple((1,) * count for count in nodes))))
+    (advice,) = advise(known)
+    assert max((len(layout) for layout in advice.layouts), default=0) <= MOST_NODES

@@ -81,7 +81,7 @@ def test_a_wild_reading_does_not_spoil_the_rest():
 
 def test_an_unknown_machine_is_answered_from_the_formula_and_marked(model):
     told = predict_steps(model, grid(machine=("other box", "V100")))
-    assert set(told.extrapolated) == {"machine not measured"}
+    assert all(said.startswith("machine not measured") for said in told.extrapolated)
     assert np.isfinite(told.p90_s).all()
 
 
@@ -89,6 +89,56 @@ def test_one_gpu_of_the_same_kind_in_an_unknown_machine_is_told_from_its_curve(m
     asked = grid(machine=("other box", "T4"), layouts=((1,),))
     told = predict_steps(model, asked)
     assert np.abs(told.p50_s / true_step_s(asked) - 1).max() < 0.05
+
+
+def test_one_gpu_in_a_machine_never_measured_is_marked_and_its_band_allows_for_another_host(model):
+    asked = grid(machine=("other box", "T4"), layouts=((1,),))
+    told, measured = predict_steps(model, asked), predict_steps(model, grid(layouts=((1,),)))
+    assert set(told.extrapolated) == {"machine not measured"}
+    assert set(measured.extrapolated) == {""}
+    assert (told.p90_s / told.p50_s > 1.1).all()
+    assert (measured.p90_s / measured.p50_s < 1.1).all()
+
+
+def test_a_gpu_never_measured_is_named_and_its_band_is_a_factor_of_several(model):
+    told = predict_steps(model, grid(jobs=("small",), machine=("other box", "A100"), layouts=((1,),)))
+    assert set(told.extrapolated) == {"machine not measured; GPU A100 not measured for job small"}
+    assert (told.p90_s / told.p50_s > 3).all()
+    assert (told.p50_s / told.p10_s > 3).all()
+
+
+falling_late = st.lists(st.floats(-0.4, 1.0), min_size=1, max_size=8)
+
+
+@given(falling_late, st.sampled_from([((1,),), ((1,), (1, 1), (4,)), LAYOUTS]), st.integers(0, 5))
+@settings(max_examples=25, deadline=None)
+def test_a_step_never_falls_with_the_batch_beyond_the_measured_range(slopes, layouts, seed):
+    batches = tuple(8 * 2**i for i in range(len(slopes) + 1))
+    asked = grid(jobs=("small",), layouts=layouts, batches=batches)
+    known = table(asked, noise=0.03, seed=seed)
+    curve = 0.01 * np.exp(np.log(2) * np.concatenate([[0], np.cumsum(slopes)]))
+    of_batch = curve[np.searchsorted(batches, asked.batch_per_gpu)]
+    bent = StepTable(asked, known.step_s * of_batch, known.exposed_allreduce_s)
+    fitted = fit_steps(bent)
+    for layout in ((1,), (2, 2), (4, 4, 4)):
+        for machine in (("box", "T4"), ("other box", "V100")):
+            wide = tuple(int(batches[-1] * 1.3**i) for i in range(20))
+            told = predict_steps(
+                fitted, grid(jobs=("small",), layouts=(layout,), batches=wide, machine=machine)
+            )
+            assert (np.diff(told.p50_s) >= -1e-9 * told.p50_s[1:]).all()
+
+
+def test_beyond_the_largest_batch_a_step_goes_on_rising_as_it_last_did():
+    batches = tuple(round(32 * 2 ** (i / 2)) for i in range(21))
+    asked = grid(jobs=("small",), layouts=((1,), (1, 1), (2, 2)), batches=batches)
+    kink = 0.007 * np.maximum(1, asked.batch_per_gpu / batches[14]) ** 0.5
+    at = kink * (1 + 0.5 * (np.array([len(layout) for layout in asked.layout]) > 1))
+    fitted = fit_steps(StepTable(asked, at, np.full(len(at), np.nan)))
+    far = (batches[-1], 2 * batches[-1], 16 * batches[-1])
+    told = predict_steps(fitted, grid(jobs=("small",), layouts=((1,),), batches=far)).p50_s
+    assert told[1] > 1.35 * told[0]
+    assert told[2] > 3.6 * told[0]
 
 
 def test_a_job_never_measured_is_refused_by_name(model):

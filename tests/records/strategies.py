@@ -239,10 +239,10 @@ machine_fits = st.builds(
     gpu=name,
     mean=numbers(13),
     covariance_root=numbers(91),
-    node_count=st.integers(0, 9),
-    gpu_count=st.integers(0, 9),
-    gpus_per_node=st.integers(0, 9),
-    unprobed_band=positive,
+    node_count=st.just(4),
+    gpu_count=st.integers(9, 36),
+    gpus_per_node=st.just(9),
+    unprobed_band=st.floats(0.1, 99),
 )
 job_fits = st.builds(
     r.JobFit,
@@ -257,8 +257,8 @@ job_fits = st.builds(
     anchors=st.just(((0.0, 1.0, 1.0, 0.0),)),
     shift=numbers(19),
     covariance_root=numbers(190),
-    band=positive,
-    layout_count=st.integers(0, 9),
+    band=st.floats(0.1, 99),
+    layout_count=st.integers(1, 9),
 )
 
 

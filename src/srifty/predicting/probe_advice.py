@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 NODES_OF_INTEREST = 4
-"""Clusters up to this size are asked about, or up to the largest measured."""
+"""Clusters up to this size are asked about, or up to the largest measured, but none above `MOST_NODES`."""
+MOST_NODES = 16
+"""Larger clusters cost much to probe, and a layout of them is too long to be read."""
 MOST_PROBES = 3
 WORTH = 0.1
 """A probe is named if it takes away at least this share of the doubt that is left."""
@@ -49,7 +51,7 @@ def advise(model: StepModel) -> tuple[ProbeAdvice, ...]:
 
 def _advise(model: StepModel, fit: JobFit, machine: MachineFit) -> ProbeAdvice:
     known = Known.of(model, fit.job, (fit.instance_type, fit.gpu))
-    most = max(NODES_OF_INTEREST, machine.node_count)
+    most = max(NODES_OF_INTEREST, min(MOST_NODES, machine.node_count))
     full = max(1, machine.gpus_per_node)
     counts = sorted({1, (full + 1) // 2, full})
     layouts = [(count,) * nodes for nodes in range(1, most + 1) for count in counts if nodes * count > 1]

@@ -7,11 +7,12 @@ gives estimates. Jobs on one kind of machine share what the machine does; each k
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from srifty.errors import NotMeasured
+from srifty.errors import InvalidInput, NotMeasured
 from srifty.predicting.least_squares import Belief, Group, fit_groups
 from srifty.predicting.step_discrepancy import (
     LAYOUT_SD,
@@ -28,6 +29,7 @@ from srifty.predicting.step_discrepancy import (
     unexplained,
     unlike,
 )
+from srifty.predicting.step_features import LayoutColumns
 from srifty.predicting.step_physics import (
     BYTES,
     COUNT,
@@ -39,6 +41,7 @@ from srifty.predicting.step_physics import (
     UNTOLD_BYTES_SD,
     Rows,
     StepParts,
+    step_parts,
 )
 from srifty.records.step_model import JobFit, MachineFit, StepModel
 from srifty.records.step_table import Machine, StepEstimates, StepGrid, StepTable
@@ -67,8 +70,17 @@ LEARNED_BYTES_SD = 0.6
 """Doubt about bytes that were learned on another kind of machine, at least: logarithm."""
 MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
-OTHER_GPU_SD = 0.6
-"""Doubt about compute on a GPU that the job was not measured on: logarithm."""
+RISES = (0.5, 1.0, 2.0, 3.0)
+"""Doublings of the batch over which a compute curve is looked at for how it goes on rising."""
+LARGEST_LOG = 500.0
+"""Of a step and its band [log s]: beyond it no number is written."""
+OTHER_MACHINE_SD = 0.1
+"""Doubt about compute on a GPU of the same kind in another machine, whose host, cooling and clock differ: logarithm."""
+OTHER_GPU_SD = 1.0
+"""Doubt about compute on a GPU that no step tells anything of (logarithm): K80, M60, T4, V100, A100 are as far apart,
+in the mean over pairs."""
+OTHER_JOBS_SD = 0.45
+"""Doubt about it where another job was measured on both GPUs: jobs differ by this in what a GPU gains (logarithm)."""
 
 
 def fit_steps(table: StepTable) -> StepModel:
@@ -105,6 +117,7 @@ def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
 
     Raises:
         NotMeasured: a job of which no step was measured
+        InvalidInput: the model tells a step or a band beyond all numbers
     """
     log_step, sd = np.zeros(len(grid)), np.zeros(len(grid))
     said = [""] * len(grid)
@@ -112,6 +125,11 @@ def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
         known = Known.of(model, job, machine)
         asked = grid.rows(rows)
         log_step[rows], sd[rows] = known.tell(asked)
+        if not (np.abs(log_step[rows]) + Z90 * sd[rows] < LARGEST_LOG).all():
+            raise InvalidInput(
+                f"the model tells no finite step of job {job!r} on {machine[0]} ({machine[1]}), so a number in its "
+                f"file must be wrong; make it again with 'srifty fit --steps'"
+            )
         for row, text in zip(rows, known.extrapolated(asked), strict=True):
             said[row] = text
     p50 = np.exp(log_step)
@@ -185,7 +203,45 @@ class Known:
         return rows, parts, features
 
     def tell(self, asked: StepGrid) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the log step [s] of each row."""
+        """Mean and standard deviation of the log step [s] of each row.
+
+        Beyond the largest measured batch: the step there, and what the formula adds on a compute curve that goes on
+        rising (`_rise`), so that a step never falls with the batch where nothing was measured.
+        """
+        log_step, sd = self._tell(asked)
+        beyond = np.flatnonzero(asked.batch_per_gpu > self.fit.largest_batch)
+        if len(beyond):
+            there = asked.rows(beyond)
+            edge = replace(there, batch_per_gpu=np.full(len(beyond), self.fit.largest_batch, np.int64))
+            log_edge, edge_sd = self._tell(edge)
+            log_step[beyond] = log_edge + self._rise(there)
+            sd[beyond] = np.maximum(sd[beyond], edge_sd)
+        return log_step, sd
+
+    def _rise(self, asked: StepGrid) -> Floats:
+        """Logarithm of step / step at the largest measured batch, by the formula.
+
+            log C(b) = log C(largest) + slope log(b / largest)
+
+        The slope is the curve's own beyond, or that to the largest batch from `RISES` doublings below it, in proportion
+        to the batch at most; the steepest of them, for a curve of few readings may fall in between; never below 0.
+        """
+        theta = self.best + self.shift[: len(self.best)]
+        x, curve, end = np.log(self.fit.knots), theta[COUNT:], np.log(self.fit.largest_batch)
+        at_end = float(np.interp(end, x, curve))
+        slope = 0.0 if len(x) == 1 else max(0.0, float((curve[-1] - curve[-2]) / (x[-1] - x[-2])))
+        for doublings in RISES:
+            start = max(end - doublings * np.log(2), np.log(self.fit.smallest_batch))
+            if end > start:
+                slope = max(slope, min(1.0, (at_end - float(np.interp(start, x, curve))) / (end - start)))
+        at, size, least = LayoutColumns.of(asked.layout), self._bytes(asked), float(curve[self._least])
+        edge = np.full(len(asked), at_end)
+        log_there = edge + slope * (np.log(asked.batch_per_gpu) - end)
+        there = step_parts(theta[:COUNT], log_there, least, size, at)
+        return np.maximum(there.log_step - step_parts(theta[:COUNT], edge, least, size, at).log_step, 0.0)
+
+    def _tell(self, asked: StepGrid) -> tuple[Floats, Floats]:
+        """As `tell`, by the linear model alone."""
         rows, parts, features = self.design(asked)
         spread = features @ self.root
         variance = (spread**2).sum(axis=1) + self.extra_sd**2 + unlike(rows, parts, self.told.anchors)
@@ -213,7 +269,6 @@ class Known:
         known = self._bytes_known(asked).tolist()
         for i, (layout, batch) in enumerate(zip(asked.layout, asked.batch_per_gpu.tolist(), strict=True)):
             nodes, gpus, most = len(layout), sum(layout), max(layout)
-            # One GPU of a kind that the job was measured on is the same in any machine.
             notes = list(self.notes) if gpus > 1 or self.extra_sd > 0 else []
             if gpus > 1 and not fit.layout_count and not known[i]:
                 notes.append("gradient bytes not known")
@@ -256,13 +311,14 @@ def _borrowed(
 ) -> tuple[JobFit, MachineFit | None, tuple[str, ...], float]:
     """A job on a machine it was not measured on: its curve from elsewhere, the exchange from the machine.
 
-    On another GPU the curve moves by the median ratio of the jobs measured on both; without any it stays, with the
-    same large doubt.
+    On the same GPU the curve is the same but for what machines differ by. On another GPU it moves by the median ratio
+    of the jobs measured on both; without any it stays, with a doubt of a factor of several.
     """
     lender = max(fits, key=lambda fit: (fit.gpu == machine[1], fit.instance_type))
     ratios = [] if lender.gpu == machine[1] else _speed_ratios(model, lender, machine)
     moved = float(np.median(ratios)) if ratios else 0.0
-    extra = 0.0 if lender.gpu == machine[1] else OTHER_GPU_SD / np.sqrt(max(1, len(ratios)))
+    same_gpu = lender.gpu == machine[1]
+    extra = OTHER_JOBS_SD * np.sqrt(1 + 1 / len(ratios)) if ratios else OTHER_GPU_SD
     size: float | None
     size, bytes_sd = _learned_bytes(fits).get(lender.job, (None, UNKNOWN_BYTES_SD))
     if lender.gradient_bytes is not None:
@@ -286,8 +342,10 @@ def _borrowed(
             "layout_count": 0,
         }
     )
-    note = "machine not measured" if kind is None else "job not measured on this machine"
-    return fit, kind, (note,), float(extra)
+    notes = ["machine not measured" if kind is None else "job not measured on this machine"]
+    if not same_gpu:
+        notes.append(f"GPU {machine[1]} not measured for job {lender.job}")
+    return fit, kind, tuple(notes), OTHER_MACHINE_SD if same_gpu else float(extra)
 
 
 def _speed_ratios(model: StepModel, lender: JobFit, machine: Machine) -> list[float]:

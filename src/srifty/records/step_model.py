@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -10,7 +11,10 @@ from pydantic import Field, model_validator
 from srifty.records.record import Count, Positive, Record
 
 Natural = Annotated[int, Field(ge=0)]
-Numbers = tuple[float, ...]
+Number = Annotated[float, Field(ge=-1e3, le=1e3)]
+"""A logarithm, or a root of its covariance: far beyond anything real, so that what is told stays finite."""
+Numbers = tuple[Number, ...]
+Band = Annotated[float, Field(gt=0, le=1e4)]
 
 FORMULA_NUMBER_COUNT = 13
 """Parameters of the step formula; another formula is another version of the format."""
@@ -38,13 +42,21 @@ class MachineFit(Record):
     """Most GPUs of a measured cluster."""
     gpus_per_node: Natural
     """Most GPUs used on one node."""
-    unprobed_band: Positive
+    unprobed_band: Band
     """What the band of a job not measured on several GPUs is multiplied by, from the other jobs left out in turn."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
         _expect("mean", self.mean, FORMULA_NUMBER_COUNT)
         _expect("covariance_root", self.covariance_root, triangle_size(FORMULA_NUMBER_COUNT))
+        sizes = (self.node_count, self.gpu_count, self.gpus_per_node)
+        if any(sizes) and not max(self.node_count, self.gpus_per_node, 2) <= self.gpu_count <= (
+            self.node_count * self.gpus_per_node
+        ):
+            raise ValueError(
+                f"node_count {self.node_count}, gpu_count {self.gpu_count} and gpus_per_node {self.gpus_per_node} "
+                f"do not fit together"
+            )
         return self
 
 
@@ -62,13 +74,13 @@ class JobFit(Record):
     largest_batch: Count
     best: Numbers
     """The formula's parameters, then the logarithm of the curve at the knots [s]."""
-    anchors: tuple[tuple[float, float, float, float], ...] = ()
+    anchors: tuple[tuple[Number, Number, Number, Number], ...] = ()
     """Layouts by which what the formula leaves unexplained is told; empty: none of several GPUs was measured."""
     shift: Numbers
     """Posterior mean, about `best`, of parameters, curve and unexplained part."""
     covariance_root: Numbers
     """Lower Cholesky factor of the posterior covariance, row by row without the zeros."""
-    band: Positive
+    band: Band
     """What the band is multiplied by, from layouts left out in turn."""
     layout_count: Natural
     """Layouts of several GPUs measured."""
@@ -84,7 +96,20 @@ class JobFit(Record):
         told = 2 * len(self.anchors) + min(len(self.knots), BATCH_ANCHOR_COUNT) if self.anchors else 0
         _expect("shift", self.shift, numbers + told)
         _expect("covariance_root", self.covariance_root, triangle_size(len(self.shift)))
+        if bool(self.anchors) != bool(self.layout_count):
+            raise ValueError(f"layout_count {self.layout_count} does not fit {len(self.anchors)} anchors")
         return self
+
+    @property
+    def shortest_s(self) -> float:
+        """The shortest step of one GPU on the learned curve, between the smallest and the largest measured batch."""
+        curve = zip(self.best[FORMULA_NUMBER_COUNT:], self.shift[FORMULA_NUMBER_COUNT:], strict=False)
+        measured = [
+            best + shift
+            for knot, (best, shift) in zip(self.knots, curve, strict=True)
+            if self.smallest_batch <= knot <= self.largest_batch
+        ]
+        return math.exp(min(measured, default=0.0))
 
 
 class StepModel(Record):
@@ -103,6 +128,12 @@ class StepModel(Record):
             raise ValueError("a machine, or a job on a machine, stands there twice")
         if not {fit[1:] for fit in fits} <= machines:
             raise ValueError("a job is on a machine that is not among the machines")
+        clusters = {(m.instance_type, m.gpu) for m in self.machines if m.node_count}
+        several = {(fit.instance_type, fit.gpu) for fit in self.jobs if fit.layout_count}
+        if clusters != several:
+            raise ValueError(
+                "node_count of a machine does not fit layout_count of its jobs: both or neither are 0"
+            )
         return self
 
 

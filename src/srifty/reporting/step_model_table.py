@@ -11,12 +11,14 @@ from rich.text import Text
 from srifty.records.step_model import ProbeAdvice, StepModel
 from srifty.records.text import counted
 
+LONG_STEP_S = 5.0
+"""If even the shortest step of all jobs takes this long, the table may be in milliseconds."""
 LARGEST_DOUBT = 2.0
 """Beyond which a doubt is not told in figures."""
 
 
 def step_model_table(model: StepModel, advice: Sequence[ProbeAdvice]) -> RenderableType:
-    """Each job on each kind of machine: layouts measured, doubt, and the layouts that would most lessen it.
+    """Each job on each kind of machine: layouts of several GPUs measured, doubt, and what would most lessen it.
 
     Args:
         model: what was learned
@@ -34,9 +36,10 @@ def step_model_table(model: StepModel, advice: Sequence[ProbeAdvice]) -> Rendera
         layouts = ", ".join("+".join(map(str, layout)) for layout in each.layouts)
         then = _doubt(each.doubt_then) if each.layouts else ""
         now = _doubt(each.doubt_now)
-        table.add_row(fit.job, fit.instance_type, str(fit.layout_count), now, layouts or "-", then)
+        measured = str(fit.layout_count) if fit.layout_count else "one GPU"
+        table.add_row(fit.job, fit.instance_type, measured, now, layouts or "-", then)
     said = [
-        "doubt: of a step on up to four machines (or as many as were measured), half of the 80 % band; "
+        "doubt: of a step on up to four machines (or as many as were measured, up to 16), half of the 80 % band; "
         "each layout at the smallest and the largest batch"
     ]
     few = sorted({machine for (machine, _), count in nodes.items() if count <= 2})
@@ -49,7 +52,19 @@ def step_model_table(model: StepModel, advice: Sequence[ProbeAdvice]) -> Rendera
         f"learned from {counted(model.row_count, 'step')}: {counted(len({f.job for f in model.jobs}), 'job')} on "
         f"{counted(len(model.machines), 'kind')} of machine"
     )
-    return Group(Text(heading, style="bold"), Text(), table, Text(), Text("\n".join(said)))
+    shortest = min(model.jobs, key=lambda fit: fit.shortest_s)
+    loud = []
+    if shortest.shortest_s >= LONG_STEP_S:
+        loud = [
+            Text(
+                f"step_s looks like milliseconds: the shortest step, of job {shortest.job}, takes "
+                f"{shortest.shortest_s:.3g} s on one GPU; if these are milliseconds, divide step_s (and "
+                f"exposed_allreduce_s) by 1000 and fit again; if they are seconds, all is well",
+                style="bold yellow",
+            ),
+            Text(),
+        ]
+    return Group(Text(heading, style="bold"), Text(), *loud, table, Text(), Text("\n".join(said)))
 
 
 def _doubt(log_sd: float) -> str:
