@@ -55,7 +55,7 @@ def test_predict_and_plan_go_by_the_model(files, run):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "give measured exchanges (--network net.json) or measured steps"),
+        ((), r"give measured exchanges \(--network net.json\) or measured steps"),
         (("--network", "absent.json"), "cannot read absent.json"),
         (("--network", str(LOG)), "does not say on which machines"),
         (("--network", "net.json", "-o", "absent/model.json"), "cannot write .*absent"),
