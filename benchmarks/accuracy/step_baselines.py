@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.accuracy.machines import GBIT, MACHINES
+from srifty.predicting.boosted_trees import xgboost_module
 from srifty.records.step_table import StepGrid, StepTable
 
 if TYPE_CHECKING:
@@ -80,11 +81,33 @@ def seven_parameters(known: StepTable, asked: StepGrid) -> Floats:
     return np.exp(_pollux(best, asked))
 
 
+def raw_trees(known: StepTable, asked: StepGrid) -> Floats:
+    """Boosted trees on layout, batch, gradient bytes and job as they are, without a formula."""
+    xgboost = xgboost_module()
+    jobs = sorted(set(known.grid.job))
+
+    def columns(grid: StepGrid) -> Floats:
+        return np.array(
+            [
+                [len(layout), sum(layout), max(layout), min(layout), batch, size, jobs.index(job)]
+                for layout, batch, size, job in zip(
+                    grid.layout, grid.batch_per_gpu, grid.gradient_bytes, grid.job, strict=True
+                )
+            ],
+            float,
+        )
+
+    data = xgboost.DMatrix(columns(known.grid), label=np.log(known.step_s))
+    booster = xgboost.train({"max_depth": 4, "eta": 0.1, "nthread": 1}, data, num_boost_round=200)
+    return np.asarray(np.exp(booster.predict(xgboost.DMatrix(columns(asked)))))
+
+
 BASELINES: dict[str, Baseline] = {
     "compute only": compute_only,
     "nominal rate": nominal,
     "mean link": mean_link,
     "seven parameters": seven_parameters,
+    "trees on raw features": raw_trees,
 }
 
 

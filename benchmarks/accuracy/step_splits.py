@@ -7,7 +7,7 @@ multisets (`2+1` and `1+2` are one), so that no other order of a held-out layout
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.accuracy.measured import WILD, step_timings
 from benchmarks.accuracy.step_baselines import BASELINES
+from srifty.errors import InvalidInput
 from srifty.predicting.step_model import fit_steps, predict_steps
 from srifty.records.step_table import StepGrid, StepTable
 from srifty.records.step_timing import StepTiming
@@ -135,6 +136,41 @@ def no_probe(session: Session) -> Iterator[Part]:
     yield from _left_out("no probe", session, {(1,)}, known)
 
 
+def bytes_elsewhere(of: dict[str, Session]) -> Iterator[Part]:
+    """Jobs that state no gradient bytes, known on one GPU; with the other jobs there, and one other session."""
+    for session in of.values():
+        for job in session.jobs:
+            own = session.of_job(job)
+            if np.isfinite(session.table.grid.gradient_bytes[own][0]):
+                continue
+            asked = own & session.where(lambda layout: sum(layout) > 1)
+            part = _part("", session, job, ~asked, asked)
+            for lender in of.values():
+                if (
+                    lender is session
+                    or job not in lender.jobs
+                    or ASIDE & {(s.name, job) for s in (session, lender)}
+                ):
+                    continue
+                joined = _joined(part.known, lender.table)
+                yield replace(part, split=f"bytes from {lender.name}", known=joined)
+
+
+def _joined(a: StepTable, b: StepTable) -> StepTable:
+    grid = StepGrid(
+        a.grid.job + b.grid.job,
+        a.grid.machine + b.grid.machine,
+        a.grid.layout + b.grid.layout,
+        np.concatenate([a.grid.batch_per_gpu, b.grid.batch_per_gpu]),
+        np.concatenate([a.grid.gradient_bytes, b.grid.gradient_bytes]),
+    )
+    return StepTable(
+        grid,
+        np.concatenate([a.step_s, b.step_s]),
+        np.concatenate([a.exposed_allreduce_s, b.exposed_allreduce_s]),
+    )
+
+
 def _probes(split: str, session: Session, known: set[Layout]) -> Iterator[Part]:
     for job in session.jobs:
         own = session.of_job(job)
@@ -228,9 +264,15 @@ def report(held_out: Sequence[Part], ours: Sequence[Score], of: dict[str, Sessio
         ours: the errors of `step_model` there
         of: the sessions
     """
-    others = {name: scores(held_out, without_band(baseline)) for name, baseline in BASELINES.items()}
+    others, left_out = {}, []
+    for name, baseline in BASELINES.items():
+        try:
+            others[name] = scores(held_out, without_band(baseline))
+        except InvalidInput as why:  # what it needs is not installed
+            left_out += [f"Without {name}: {why}", ""]
     names = list(others)
     lines = [
+        *left_out,
         f"| held out | machine | jobs | mean | median | p90 | worst | in 80 % band | its width | "
         f"{' | '.join(names)} |",
         f"| --- | --- | ---: | {' | '.join(['---:'] * (6 + len(names)))} |",

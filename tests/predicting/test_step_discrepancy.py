@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from srifty.predicting.least_squares import Belief
-from srifty.predicting.step_discrepancy import JobRows, band_factor, design, posterior, unexplained, unlike
+from srifty.predicting.step_discrepancy import (
+    JobRows,
+    Unexplained,
+    band_factor,
+    design,
+    posterior,
+    unexplained,
+    unlike,
+)
 from srifty.predicting.step_physics import PARAMETERS, Rows
 
 KNOTS = np.array([8.0, 16.0, 32.0])
@@ -74,6 +82,6 @@ def test_a_layout_that_was_measured_is_told_with_less_doubt():
 
 def test_far_from_every_anchor_the_unexplained_part_is_all_doubt():
     near, far = rows_of([(4, 4)]), rows_of([(8,) * 60])
-    anchors = near.at.places[:1]
-    assert unlike(near, near.parts(theta()), anchors) == pytest.approx(0, abs=1e-6)
-    assert (unlike(far, far.parts(theta()), anchors) > 0.03**2).all()
+    told = Unexplained.of(near.at.places[:1], KNOTS, 1)
+    assert unlike(near, near.parts(theta()), told) == pytest.approx(0, abs=1e-6)
+    assert (unlike(far, far.parts(theta()), told) > 0.03**2).all()

@@ -208,31 +208,63 @@ def test_bytes_that_only_the_grid_states_are_used():
     assert np.log(stated.p90_s / stated.p10_s).mean() < np.log(unstated.p90_s / unstated.p10_s).mean()
 
 
-def test_bytes_learned_on_one_machine_are_taken_to_another():
-    parts = [
-        grid(jobs=("small", "large")),
-        grid(jobs=("middle",), known_bytes=False),
-        grid(jobs=("small", "large"), machine=("crate", "T4")),
-        grid(jobs=("middle",), machine=("crate", "T4"), layouts=((1,),), known_bytes=False),
-    ]
+def together(*parts):
+    return StepGrid(
+        sum((part.job for part in parts), ()),
+        sum((part.machine for part in parts), ()),
+        sum((part.layout for part in parts), ()),
+        np.concatenate([part.batch_per_gpu for part in parts]),
+        np.concatenate([part.gradient_bytes for part in parts]),
+    )
 
-    def together(chosen):
-        return StepGrid(
-            sum((part.job for part in chosen), ()),
-            sum((part.machine for part in chosen), ()),
-            sum((part.layout for part in chosen), ()),
-            np.concatenate([part.batch_per_gpu for part in chosen]),
-            np.concatenate([part.gradient_bytes for part in chosen]),
+
+def fit_both(taught=True, true=TRUE):
+    """The jobs but "middle" on box and crate; "middle" alone on crate, and if taught on box; its bytes unknown."""
+    box = [grid(jobs=("small", "large")), grid(jobs=("middle",), known_bytes=False)]
+    crate = grid(jobs=("small", "large"), machine=("crate", "T4"))
+    alone = grid(jobs=("middle",), machine=("crate", "T4"), layouts=((1,),), known_bytes=False)
+    shown = [table(together(*box[: 1 + taught]), true), table(together(crate, alone))]
+    return fit_steps(
+        StepTable(
+            together(*(each.grid for each in shown)),
+            np.concatenate([each.step_s for each in shown]),
+            np.concatenate([each.exposed_allreduce_s for each in shown]),
         )
+    )
 
-    asked = grid(jobs=("middle",), machine=("crate", "T4"), layouts=LAYOUTS[1:], known_bytes=False)
-    with_box = fit_steps(table(together(parts)))
-    without = fit_steps(table(together([parts[0], parts[2], parts[3]])))
+
+MIDDLE = {"jobs": ("middle",), "known_bytes": False}
+
+
+def test_bytes_learned_on_one_machine_are_taken_to_another():
+    asked = grid(machine=("crate", "T4"), layouts=LAYOUTS[1:], **MIDDLE)
+    with_box, without = fit_both(), fit_both(taught=False)
     assert error(with_box, asked).mean() < 0.1
     told, blind = predict_steps(with_box, asked), predict_steps(without, asked)
     assert np.log(told.p90_s / told.p10_s).mean() < 0.6 * np.log(blind.p90_s / blind.p10_s).mean()
-    unseen = grid(jobs=("middle",), machine=("barrel", "T4"), layouts=((4, 4),), known_bytes=False)
-    assert set(predict_steps(with_box, unseen).extrapolated) == {"machine not measured"}
+
+
+def test_a_row_says_that_its_bytes_were_learned_elsewhere_until_the_grid_states_them():
+    model = fit_both()
+    learned = "gradient bytes learned from other machines"
+    unseen = grid(machine=("barrel", "T4"), layouts=((4, 4),), **MIDDLE)
+    assert set(predict_steps(model, unseen).extrapolated) == {f"machine not measured; {learned}"}
+    alone = "job not measured on several GPUs of this machine"
+    asked = {"jobs": ("middle",), "machine": ("crate", "T4"), "layouts": ((4, 4),)}
+    untold, stated = (predict_steps(model, grid(**asked, known_bytes=known)) for known in (False, True))
+    assert set(untold.extrapolated) == {f"{alone}; {learned}"}
+    assert set(stated.extrapolated) == {alone}
+    assert (stated.p90_s / stated.p10_s < untold.p90_s / untold.p10_s).all()
+
+
+def test_bytes_are_not_learned_where_a_fast_network_hides_the_exchange():
+    fast = {**TRUE, "between": TRUE["between"] - 3, "within": TRUE["within"] - 3}
+    model = fit_both(true=fast)
+    assert {fit.learned_bytes for fit in model.jobs} == {None}
+    asked = grid(machine=("crate", "T4"), layouts=((4, 4),), **MIDDLE)
+    told = predict_steps(model, asked)
+    assert all("gradient bytes not known" in each for each in told.extrapolated)
+    assert (told.p90_s / told.p50_s > 2).all()
 
 
 def test_exposed_exchange_tells_compute_from_exchange():

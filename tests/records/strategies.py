@@ -255,8 +255,8 @@ job_fits = st.builds(
     largest_batch=st.integers(1, 9),
     best=numbers(15),
     anchors=st.just(((0.0, 1.0, 1.0, 0.0),)),
-    shift=numbers(19),
-    covariance_root=numbers(190),
+    shift=numbers(21),
+    covariance_root=numbers(231),
     band=st.floats(0.1, 99),
     layout_count=st.integers(1, 9),
 )
@@ -265,6 +265,8 @@ job_fits = st.builds(
 @st.composite
 def step_models(draw):
     job = draw(job_fits)
+    if job.gradient_bytes is None and draw(st.booleans()):
+        job = job.model_copy(update={"learned_bytes": draw(positive), "learned_bytes_sd": draw(positive)})
     machine = draw(machine_fits).model_copy(update={"instance_type": job.instance_type, "gpu": job.gpu})
     return r.StepModel(machines=(machine,), jobs=(job,), row_count=draw(count))
 

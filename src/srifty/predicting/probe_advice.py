@@ -62,7 +62,7 @@ def _advise(model: StepModel, fit: JobFit, machine: MachineFit) -> ProbeAdvice:
     root = np.zeros((features.shape[1] + 1, features.shape[1] + 1))
     root[:-1, :-1], root[-1, -1] = known.root, 1.0
     features = np.column_stack([features, beyond_two])
-    rest = unlike(rows, parts, known.told.anchors)
+    rest = unlike(rows, parts, known.told)
     doubt = start = _doubt(features @ root, rest)
     chosen: list[tuple[int, ...]] = []
     while len(chosen) < MOST_PROBES and doubt > SURE_SD:

@@ -13,7 +13,7 @@ import numpy as np
 from srifty.predicting.least_squares import Belief, robust
 from srifty.predicting.step_features import LENGTH, likeness, spread_out
 from srifty.predicting.step_physics import COUNT, Rows, StepParts
-from srifty.records.step_model import BATCH_ANCHOR_COUNT
+from srifty.records.step_model import BATCH_ANCHOR_COUNT, BOTH_ANCHOR_COUNT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,8 +27,10 @@ COMPUTE_SD = 0.05
 """Unexplained part of compute on several GPUs."""
 BATCH_SD = 0.06
 """Unexplained part of an exchange that goes with the batch and is common to all layouts, where very many are known."""
-BATCH_LAYOUTS = 20.0
-"""Layouts known at which half of it is allowed: what is common to all cannot be told from what few have."""
+BOTH_SD = 0.08
+"""Unexplained part of a step that goes with layout and batch together, where very many layouts are known."""
+MANY_LAYOUTS = 20.0
+"""Layouts known at which half of what goes with the batch is allowed: few cannot tell it from what goes with them."""
 NOISE_SD = 0.035
 """A reading of a step."""
 LAYOUT_SD = 0.03
@@ -87,54 +89,61 @@ class Unexplained:
     """Layouts, [anchor, 4]; none: no layout of several GPUs is known."""
     batches: Floats
     """log2 of batches, [anchor, 1], in units of likeness."""
-    batch_sd: float
+    few_batches: Floats
+    """Those of them that go with a layout."""
+    allowed: float
+    """Share of `BATCH_SD` and `BOTH_SD` that so many layouts allow."""
 
     @classmethod
     def of(cls, anchors: Floats, knots: Floats, layout_count: int) -> Unexplained:
         """From the layouts and batches known, and how many layouts that is."""
-        batches = spread_out(LENGTH * np.log2(knots)[:, None], BATCH_ANCHOR_COUNT)
-        return cls(anchors, batches, BATCH_SD * layout_count / (layout_count + BATCH_LAYOUTS))
+        places = LENGTH * np.log2(knots)[:, None]
+        batches, few = spread_out(places, BATCH_ANCHOR_COUNT), spread_out(places, BOTH_ANCHOR_COUNT)
+        return cls(anchors, batches, few, layout_count / (layout_count + MANY_LAYOUTS))
 
     @classmethod
     def nothing(cls) -> Unexplained:
         """No layout of several GPUs is known."""
-        return cls(np.zeros((0, 4)), np.zeros((0, 1)), 0.0)
+        return cls(np.zeros((0, 4)), np.zeros((0, 1)), np.zeros((0, 1)), 0.0)
 
 
 def design(rows: Rows, best: Floats, told: Unexplained) -> tuple[StepParts, Floats]:
     """The formula at the best fit, and the derivative of log step by each number of the linear model.
 
         log step = formula(best) + slopes (theta - best)
-                   + [k > 1] (share (0.12 u(layout) + s w(batch)) + (1 - share) 0.05 v(layout))
-        s        = 0.06 L / (L + 20),     L layouts known
+                   + [k > 1] (share (0.12 u(layout) + 0.06 a w(batch)) + (1 - share) 0.05 v(layout)
+                              + 0.08 a z(layout, batch))
+        a        = L / (L + 20),     L layouts known
 
-    u, v and w are Gaussian processes of unit variance (`likeness`). Each is scaled by its share of the step: where
-    the exchange hides, its faults do too.
+    u, v, w and z are Gaussian processes of unit variance (`likeness`; of z the product of both). Each but z is scaled
+    by its share of the step: where the exchange hides, its faults do too.
     """
     parts, slopes, _ = rows.slopes(best)
     if not len(told.anchors):
         return parts, slopes
     several, share = rows.at.several[:, None], parts.share[:, None]
     like = likeness(rows.at.places, told.anchors) * several
-    of_batch = likeness(LENGTH * rows.log2_batch[:, None], told.batches) * several
+    batch = LENGTH * rows.log2_batch[:, None]
+    both = like[:, :, None] * likeness(batch, told.few_batches)[:, None, :]
     return parts, np.hstack(
         [
             slopes,
             EXCHANGE_SD * share * like,
             COMPUTE_SD * (1 - share) * like,
-            told.batch_sd * share * of_batch,
+            BATCH_SD * told.allowed * share * likeness(batch, told.batches) * several,
+            BOTH_SD * told.allowed * both.reshape(len(both), -1),
         ]
     )
 
 
-def unlike(rows: Rows, parts: StepParts, anchors: Floats) -> Floats:
+def unlike(rows: Rows, parts: StepParts, told: Unexplained) -> Floats:
     """Variance of the unexplained part that no anchor tells anything about; all of it far from every anchor."""
-    told = (
-        (likeness(rows.at.places, anchors) ** 2).sum(axis=1) if len(anchors) else np.zeros(len(parts.share))
-    )
-    free = np.clip(1 - told, 0, 1) * rows.at.several
+    known = np.zeros(len(parts.share))
+    if len(told.anchors):
+        known = (likeness(rows.at.places, told.anchors) ** 2).sum(axis=1)
+    free = np.clip(1 - known, 0, 1) * rows.at.several
     variance = (EXCHANGE_SD * parts.share) ** 2 + (COMPUTE_SD * (1 - parts.share)) ** 2
-    return np.asarray(free * variance)
+    return np.asarray(free * (variance + (BOTH_SD * told.allowed) ** 2))
 
 
 def unexplained(measured: JobRows, knots: Floats) -> Unexplained:

@@ -66,8 +66,9 @@ CURVE_JUMP_SD = 0.04
 CURVE_LEVEL_SD = 3.0
 SHRINK_JOBS = 2.0
 """Jobs that a band factor of 1 counts as."""
-LEARNED_BYTES_SD = 0.6
-"""Doubt about bytes that were learned on another kind of machine, at least: logarithm."""
+LEARNED_BYTES_SD = 0.75
+"""Doubt about bytes that were learned on another kind of machine, at least: logarithm. Those of jobs that do not state
+them differ by 0.6 from one machine to another (root mean square of four pairs)."""
 MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
 RISES = (0.5, 1.0, 2.0, 3.0)
@@ -88,22 +89,24 @@ def fit_steps(table: StepTable) -> StepModel:
 
     Per kind of machine: the formula (`step_physics`) is fitted to all jobs at once, each job's numbers drawn about
     the machine's; then each job's linear model (`step_discrepancy`) is solved about its best fit. Bytes that no row
-    states are learned where the job was measured on several GPUs, and taken over where it was not.
+    states are learned where the job was measured on several GPUs, and taken over where it was not; but only from
+    machines where its exchange outlasts compute somewhere, and that of most jobs whose bytes are stated: what hides
+    says nothing of its bytes.
 
     Args:
         table: measured steps of any jobs on any machines; one row or more
     """
     machines, jobs = [], []
-    stated = {job: (size, PARAMETERS[BYTES].job_sd) for job, size in _gradient_bytes(table.grid).items()}
+    stated = _gradient_bytes(table.grid)
     parts = {machine: table.rows(rows) for machine, rows in _by(table.grid.machine).items()}
-    found = {machine: _fit_machine(machine, part, stated) for machine, part in parts.items()}
-    every = [fit for _, of_machine in found.values() for fit in of_machine]
-    learned = _learned_bytes(every)
+    found = {machine: _fit_machine(machine, part, stated, {}) for machine, part in parts.items()}
+    learned = _learned_bytes([fit for _, of_machine in found.values() for fit in of_machine])
     for machine, (fitted, of_machine) in found.items():
-        if any(fit.job in learned and not fit.layout_count for fit in of_machine):
-            several = {fit.job for fit in of_machine if fit.layout_count}
-            told = {job: size for job, size in learned.items() if job not in several}
-            fitted, of_machine = _fit_machine(machine, parts[machine], {**told, **stated})
+        told = {
+            fit.job: learned[fit.job] for fit in of_machine if fit.job in learned and not fit.layout_count
+        }
+        if told:
+            fitted, of_machine = _fit_machine(machine, parts[machine], stated, told)
         machines.append(fitted)
         jobs += of_machine
     return StepModel(machines=tuple(machines), jobs=tuple(jobs), row_count=len(table))
@@ -198,8 +201,13 @@ class Known:
         parts, features = design(rows, self.best, self.told)
         if self.fit.gradient_bytes is None and not self.fit.layout_count:
             # The doubt about bytes is what the grid leaves of it, if it says the bytes that the measured rows did not.
-            left_sd = np.where(self._bytes_from_grid(asked), PARAMETERS[BYTES].job_sd, UNTOLD_BYTES_SD)
-            features[:, BYTES] *= left_sd / UNKNOWN_BYTES_SD
+            # Else it is wide, and more bytes may be what ends the hiding, which no tangent tells: a secant upwards.
+            untold_sd = self.fit.learned_bytes_sd or UNTOLD_BYTES_SD
+            more = self.best + untold_sd * (np.arange(len(self.best)) == BYTES)
+            secant = rows.parts(more).log_step - parts.log_step
+            tangent = features[:, BYTES] * PARAMETERS[BYTES].job_sd
+            move = np.where(self._bytes_from_grid(asked), tangent, secant)
+            features[:, BYTES] = move / (self.fit.learned_bytes_sd or UNKNOWN_BYTES_SD)
         return rows, parts, features
 
     def tell(self, asked: StepGrid) -> tuple[Floats, Floats]:
@@ -244,7 +252,7 @@ class Known:
         """As `tell`, by the linear model alone."""
         rows, parts, features = self.design(asked)
         spread = features @ self.root
-        variance = (spread**2).sum(axis=1) + self.extra_sd**2 + unlike(rows, parts, self.told.anchors)
+        variance = (spread**2).sum(axis=1) + self.extra_sd**2 + unlike(rows, parts, self.told)
         variance += NOISE_SD**2 + np.where(rows.at.several, LAYOUT_SD**2, 0.0)
         if self.machine is None or self.machine.node_count <= 2:
             variance += np.where(rows.at.nodes > 2, MORE_THAN_TWO_SD * parts.share, 0.0) ** 2
@@ -271,7 +279,8 @@ class Known:
             nodes, gpus, most = len(layout), sum(layout), max(layout)
             notes = list(self.notes) if gpus > 1 or self.extra_sd > 0 else []
             if gpus > 1 and not fit.layout_count and not known[i]:
-                notes.append("gradient bytes not known")
+                learned = fit.learned_bytes is not None
+                notes.append(f"gradient bytes {'learned from other machines' if learned else 'not known'}")
             if measured is not None and measured.node_count and gpus > 1:
                 if nodes > measured.node_count:
                     notes.append(f"{nodes} nodes, measured up to {measured.node_count}")
@@ -302,7 +311,9 @@ class Known:
         return self._bytes_from_grid(asked) | (self.fit.gradient_bytes is not None)
 
     def _bytes(self, asked: StepGrid) -> Floats:
-        own = TYPICAL_BYTES if self.fit.gradient_bytes is None else self.fit.gradient_bytes
+        # Where the job was measured on several GPUs, its own numbers hold how far it lies from the typical ones.
+        learned = None if self.fit.layout_count else self.fit.learned_bytes
+        own = self.fit.gradient_bytes or learned or TYPICAL_BYTES
         return np.where(self._bytes_from_grid(asked), asked.gradient_bytes, own)
 
 
@@ -319,11 +330,8 @@ def _borrowed(
     moved = float(np.median(ratios)) if ratios else 0.0
     same_gpu = lender.gpu == machine[1]
     extra = OTHER_JOBS_SD * np.sqrt(1 + 1 / len(ratios)) if ratios else OTHER_GPU_SD
-    size: float | None
-    size, bytes_sd = _learned_bytes(fits).get(lender.job, (None, UNKNOWN_BYTES_SD))
-    if lender.gradient_bytes is not None:
-        size, bytes_sd = lender.gradient_bytes, PARAMETERS[BYTES].job_sd
-    believed = _machine_belief(kind, bytes_sd)
+    learned, learned_sd = _learned_bytes(fits).get(lender.job, (None, None))
+    believed = _machine_belief(kind, _bytes_sd(lender.gradient_bytes, learned_sd))
     knots = len(lender.knots)
     shift = np.array(lender.shift)[COUNT : COUNT + knots]
     best = np.concatenate([believed.mean, np.array(lender.best)[COUNT:] + moved])
@@ -334,7 +342,8 @@ def _borrowed(
     covariance[COUNT:, COUNT:] = own
     fit = lender.model_copy(
         update={
-            "gradient_bytes": size,
+            "learned_bytes": learned,
+            "learned_bytes_sd": learned_sd,
             "best": tuple(best.tolist()),
             "anchors": (),
             "shift": tuple(np.concatenate([np.zeros(COUNT), shift]).tolist()),
@@ -366,20 +375,21 @@ def _speed_ratios(model: StepModel, lender: JobFit, machine: Machine) -> list[fl
 
 
 def _fit_machine(
-    machine: Machine, table: StepTable, gradient_bytes: dict[str, tuple[float, float]]
+    machine: Machine, table: StepTable, stated: dict[str, float], learned: dict[str, tuple[float, float]]
 ) -> tuple[MachineFit, list[JobFit]]:
     """Fit all jobs of one kind of machine.
 
     Args:
         machine: its name
         table: its rows
-        gradient_bytes: of the jobs of which they are known, with the doubt about them (logarithm)
+        stated: gradient bytes of the jobs of which they are
+        learned: of other jobs, as told by other machines, with the doubt about them (logarithm)
     """
     names = {job: table.rows(rows) for job, rows in _by(table.grid.job).items()}
     layouts = [layout for layout in table.grid.layout if sum(layout) > 1]
     nodes = max((len(layout) for layout in layouts), default=0)
     learners = [
-        _Learner(job, rows, *gradient_bytes.get(job, (None, UNKNOWN_BYTES_SD))) for job, rows in names.items()
+        _Learner(job, rows, stated.get(job), learned.get(job, (None, None))) for job, rows in names.items()
     ]
     mean = np.array([p.mean for p in PARAMETERS])
     machine_sd = np.array([p.machine_sd for p in PARAMETERS])
@@ -387,13 +397,20 @@ def _fit_machine(
         machine_sd[PAIR] = TINY_SD
     groups = [learner.group(nodes <= 2) for learner in learners]
     shared = fit_groups(groups, mean, machine_sd)
+    # The rate is known by the jobs whose bytes are, if most of them show it; bytes are known by the rate.
+    outlast = [
+        learner.outlasts(theta)
+        for learner, theta in zip(learners, shared.theta, strict=True)
+        if learner.gradient_bytes is not None and learner.measured.rows.at.several.any()
+    ]
+    rate_told = 2 * sum(outlast) > len(outlast)
     fits, scores = [], []
     for learner, group, theta, without in zip(learners, groups, shared.theta, shared.without, strict=True):
         apart = Belief(without.mean, without.covariance + np.diag(group.apart_sd**2))
         curve = Belief(group.own_mean, learner.curve_covariance)
         told = unexplained(learner.measured, learner.knots)
         found = posterior(learner.measured, theta, told, apart, curve)
-        fits.append(learner.fit(machine, theta, told.anchors, found))
+        fits.append(learner.fit(machine, theta, told.anchors, found, rate_told))
         if learner.gradient_bytes is not None and found.layout_count and len(learners) > 1:
             scores.append(learner.unprobed_scores(theta, apart, curve))
     fitted = MachineFit(
@@ -412,17 +429,25 @@ def _fit_machine(
 class _Learner:
     """One job on one kind of machine, while it is learned."""
 
-    def __init__(self, job: str, table: StepTable, gradient_bytes: float | None, bytes_sd: float) -> None:
+    def __init__(
+        self,
+        job: str,
+        table: StepTable,
+        gradient_bytes: float | None,
+        learned: tuple[float, float] | tuple[None, None],
+    ) -> None:
         self.job = job
-        self.bytes_sd = bytes_sd
         self.gradient_bytes = gradient_bytes
+        self.learned_bytes: float | None = learned[0]
+        self.learned_bytes_sd: float | None = learned[1]
+        self.bytes_sd = _bytes_sd(gradient_bytes, self.learned_bytes_sd)
         batch = table.grid.batch_per_gpu
         inner = np.unique(batch).astype(float)
         self.smallest, self.largest = int(inner[0]), int(inner[-1])
         below = [inner[0] / 2] if inner[0] >= 2 else []
         self.knots = np.concatenate([below, inner, [2 * inner[-1]]])
         least = len(below)
-        size = np.full(len(table), TYPICAL_BYTES if gradient_bytes is None else gradient_bytes)
+        size = np.full(len(table), gradient_bytes or self.learned_bytes or TYPICAL_BYTES)
         rows = Rows.of(self.knots, least, batch, size, list(table.grid.layout))
         local = table.step_s - table.exposed_allreduce_s
         usable = rows.at.several & (np.nan_to_num(local, nan=-1.0) > 0.05 * table.step_s)
@@ -482,13 +507,25 @@ class _Learner:
         start = np.concatenate([[p.mean for p in PARAMETERS], self.start])
         return Group(residuals, slopes, weight, start, job_sd, own_mean, np.linalg.inv(self.curve_covariance))
 
-    def fit(self, machine: Machine, theta: Floats, anchors: Floats, found: Posterior) -> JobFit:
+    def outlasts(self, theta: Floats) -> bool:
+        """Whether the exchange of any reading takes longer than its compute."""
+        return bool((self.measured.rows.parts(theta).share > 0.5).any())
+
+    def fit(
+        self, machine: Machine, theta: Floats, anchors: Floats, found: Posterior, rate_told: bool
+    ) -> JobFit:
         """The record of what was learned."""
+        learned, learned_sd = self.learned_bytes, self.learned_bytes_sd
+        if self.gradient_bytes is None and found.layout_count and rate_told and self.outlasts(theta):
+            learned = float(TYPICAL_BYTES * np.exp(theta[BYTES] + found.shift[BYTES]))
+            learned_sd = float(np.sqrt(found.covariance[BYTES, BYTES]))
         return JobFit(
             job=self.job,
             instance_type=machine[0],
             gpu=machine[1],
             gradient_bytes=self.gradient_bytes,
+            learned_bytes=learned,
+            learned_bytes_sd=learned_sd,
             knots=tuple(self.knots.tolist()),
             smallest_batch=self.smallest,
             largest_batch=self.largest,
@@ -511,7 +548,7 @@ class _Learner:
         asked = self.measured.of(np.flatnonzero(several))
         parts, features = design(asked.rows, best, nothing)
         variance = np.einsum("ij,jk,ik->i", features, found.covariance, features) + NOISE_SD**2 + LAYOUT_SD**2
-        variance += unlike(asked.rows, parts, nothing.anchors)
+        variance += unlike(asked.rows, parts, nothing)
         return np.asarray(
             (asked.log_step - parts.log_step - features @ found.shift) / np.sqrt(np.maximum(variance, 1e-8))
         )
@@ -529,18 +566,23 @@ def _machine_belief(kind: MachineFit | None, bytes_sd: float) -> Belief:
 
 
 def _learned_bytes(fits: list[JobFit]) -> dict[str, tuple[float, float]]:
-    """Of each job that does not state them and was measured on several GPUs: median over machines, and the doubt.
+    """Of each job whose steps on several GPUs tell them: median over machines, and the doubt.
 
     The doubt is their spread, where that is more than `LEARNED_BYTES_SD`.
     """
     found: dict[str, list[float]] = {}
     for fit in fits:
-        if fit.gradient_bytes is None and fit.layout_count:
-            found.setdefault(fit.job, []).append(fit.best[BYTES] + fit.shift[BYTES])
+        if fit.learned_bytes is not None and fit.layout_count:
+            found.setdefault(fit.job, []).append(float(np.log(fit.learned_bytes)))
     return {
-        job: (float(TYPICAL_BYTES * np.exp(np.median(logs))), max(LEARNED_BYTES_SD, float(np.std(logs))))
+        job: (float(np.exp(np.median(logs))), max(LEARNED_BYTES_SD, float(np.std(logs))))
         for job, logs in found.items()
     }
+
+
+def _bytes_sd(stated: float | None, learned_sd: float | None) -> float:
+    """Doubt about a job's gradient bytes before its own steps (logarithm)."""
+    return PARAMETERS[BYTES].job_sd if stated is not None else learned_sd or UNKNOWN_BYTES_SD
 
 
 def _gradient_bytes(grid: StepGrid) -> dict[str, float]:

@@ -20,6 +20,8 @@ FORMULA_NUMBER_COUNT = 13
 """Parameters of the step formula; another formula is another version of the format."""
 BATCH_ANCHOR_COUNT = 12
 """Batches, at most, by which what the formula leaves unexplained is told."""
+BOTH_ANCHOR_COUNT = 5
+"""Those of them, at most, by which it is told for each layout on its own."""
 
 
 def triangle_size(count: int) -> int:
@@ -67,7 +69,12 @@ class JobFit(Record):
     instance_type: str
     gpu: str
     gradient_bytes: Positive | None = None
-    """As stated; of a job not measured on several GPUs here, as learned on other machines; None: not known."""
+    """As stated; None: no row states them."""
+    learned_bytes: Positive | None = None
+    """Where no row states them, as the steps of several GPUs tell them: these, or where there are none those on other
+    machines; None: they do not tell."""
+    learned_bytes_sd: Positive | None = None
+    """Doubt about the learned ones (logarithm)."""
     knots: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Batches between which the compute curve is straight [samples]."""
     smallest_batch: Count
@@ -91,9 +98,14 @@ class JobFit(Record):
             raise ValueError("knots must rise")
         if self.smallest_batch > self.largest_batch:
             raise ValueError("the smallest batch is larger than the largest")
+        if (self.learned_bytes is None) != (self.learned_bytes_sd is None):
+            raise ValueError("learned bytes and the doubt about them come together")
+        if self.gradient_bytes is not None and self.learned_bytes is not None:
+            raise ValueError("bytes are stated or learned, not both")
         numbers = FORMULA_NUMBER_COUNT + len(self.knots)
         _expect("best", self.best, numbers)
-        told = 2 * len(self.anchors) + min(len(self.knots), BATCH_ANCHOR_COUNT) if self.anchors else 0
+        batches, both = (min(len(self.knots), most) for most in (BATCH_ANCHOR_COUNT, BOTH_ANCHOR_COUNT))
+        told = (2 + both) * len(self.anchors) + batches if self.anchors else 0
         _expect("shift", self.shift, numbers + told)
         _expect("covariance_root", self.covariance_root, triangle_size(len(self.shift)))
         if bool(self.anchors) != bool(self.layout_count):
