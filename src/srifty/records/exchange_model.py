@@ -129,15 +129,6 @@ class TreeQuantile(Record):
     base: float
     trees: tuple[TreeTable, ...] = ()
 
-    @model_validator(mode="after")
-    def _plausible(self) -> Self:
-        most = abs(self.base) + sum(max(map(abs, tree.value)) for tree in self.trees)
-        if most > LARGEST_RESIDUAL:
-            raise ValueError(
-                f"base and trees add up to {most:g}, as a logarithm; at most {LARGEST_RESIDUAL:g} is plausible"
-            )
-        return self
-
 
 class ExchangeModel(Record):
     """How long an AllReduce takes on machines whose exchanges were measured."""
@@ -183,6 +174,13 @@ class ExchangeModel(Record):
             raise ValueError(
                 f"residuals holds {len(shares)} quantiles; expected are {QUANTILE_COUNT} that rise"
             )
+        for number, one in enumerate(self.residuals):
+            most = abs(one.base) + sum(max(map(abs, tree.value)) for tree in one.trees)
+            if most > LARGEST_RESIDUAL:
+                raise ValueError(
+                    f"residuals.{number}: base and trees add up to {most:g}, as a logarithm; "
+                    f"at most {LARGEST_RESIDUAL:g} is plausible"
+                )
         columns = [column for one in self.residuals for tree in one.trees for column in tree.feature]
         if columns and not -1 <= min(columns) <= max(columns) < len(self.features):
             raise ValueError(
