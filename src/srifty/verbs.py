@@ -147,10 +147,7 @@ def probe(
         InvalidInput: no other rank to exchange with; PyTorch is not installed; a limit that is none
         NotMeasured: a rank is gone, or does not answer in time
     """
-    if importlib.util.find_spec("torch") is None:
-        raise InvalidInput(
-            "to measure exchanges, PyTorch must be installed here: pip install 'srifty[profile]'"
-        )
+    _check_torch_for_exchanges()
     from srifty.profiling.network_probe import measure_network
 
     return measure_network(
@@ -160,6 +157,24 @@ def probe(
         max_message_bytes=max_message_bytes,
         on_progress=on_progress,
     )
+
+
+def start_ranks(count: int, arguments: Sequence[str], *, backend: str | None, max_seconds: float) -> int:
+    """Run `srifty` with these arguments in several ranks on this machine; the exit status.
+
+    Args:
+        count: ranks
+        arguments: of each, the verb in front
+        backend, max_seconds: what `probe` will be asked for, checked before the ranks are started
+
+    Raises:
+        InvalidInput: as of `probe`; fewer GPUs than ranks for nccl
+        NotMeasured: a rank was ended from outside
+    """
+    _check_torch_for_exchanges()
+    from srifty.profiling.rank_starter import start_ranks as start
+
+    return start(count, arguments, backend=backend, max_seconds=max_seconds)
 
 
 def fit_network(
@@ -396,6 +411,13 @@ def probe_advice(model: StepModel | FilePath) -> tuple[ProbeAdvice, ...]:
     from srifty.predicting.probe_advice import advise
 
     return advise(model if isinstance(model, StepModel) else read(model, StepModel))
+
+
+def _check_torch_for_exchanges() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise InvalidInput(
+            "to measure exchanges, PyTorch must be installed here: pip install 'srifty[profile]'"
+        )
 
 
 def _catalog(given: Catalog | FilePath | None) -> Catalog:

@@ -100,6 +100,22 @@ def test_a_second_session_tells_how_much_sessions_differ():
     assert told(two, 4, [2**24]).p50[0] == pytest.approx(np.log(seconds(4, 2**24)), abs=0.05)
 
 
+@pytest.mark.parametrize("in_one_file", [True, False])
+def test_the_same_readings_under_two_names_are_one_session(in_one_file):
+    first = session(noise=0.03, name="log.txt, line 1")
+    copy = session(noise=0.03, name="copy.txt, line 40")
+    both = (
+        (first.model_copy(update={"samples": first.samples + copy.samples}),)
+        if in_one_file
+        else (first, copy)
+    )
+    learned, once = fitted(*both).model, fitted(first).model
+    assert learned.between_session_log_sd is None
+    assert learned.setups == once.setups
+    other = session(noise=0.03, factor=1.1, name="copy.txt, line 40", seed=1)
+    assert fitted(first, other).model.between_session_log_sd is not None
+
+
 def test_the_same_file_given_twice_is_one_session():
     one = session(noise=0.03)
     assert fitted(one, one).model.between_session_log_sd is None
@@ -231,3 +247,8 @@ def test_an_outlier_does_not_move_the_rest():
     learned = fitted(profile.model_copy(update={"samples": tuple(samples)}))
     expected = [seconds(4, size) for size in SIZES]
     assert np.exp(told(learned, 4, SIZES).p50) == pytest.approx(expected, rel=0.06)
+
+
+def test_measurements_in_another_unit_are_refused_and_not_learned():
+    with pytest.raises(InvalidInput, match="nothing plausible can be learned.*share is .*units right"):
+        fitted(session(link=1.25))

@@ -160,3 +160,93 @@ def test_nccl_without_a_gpu_is_said(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     with pytest.raises(InvalidInput, match="nccl needs a GPU for each rank: this is rank 1"):
         srifty.probe(backend="nccl")
+
+
+def own_ranks(folder, environment, *options):
+    """`srifty probe --ranks 2`, with a folder for temporary files of its own."""
+    (folder / "tmp").mkdir(exist_ok=True)
+    without = {name: value for name, value in environment.items() if name != "OMP_NUM_THREADS"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "srifty", "probe", "--ranks", "2", *options],
+        cwd=folder,
+        env=without | {"TMPDIR": str(folder / "tmp")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--max-seconds", "0"), "--max-seconds is 0"),
+        (("--max-seconds", "nan"), "--max-seconds is nan"),
+        (("--max-seconds", "inf"), "--max-seconds is inf"),
+        (("--backend", "mpi"), "backend 'mpi' is not measured"),
+        (("-o", "absent/net.json"), "cannot write"),
+        (("-o", "tmp"), "is a directory"),
+    ],
+)
+def test_a_mistake_ends_before_own_ranks_start_in_a_line_with_status_2(tmp_path, environment, options, said):
+    process = own_ranks(tmp_path, environment, *options)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert os.listdir(tmp_path) == ["tmp"]
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_own_ranks_leave_no_folder_and_no_banner(tmp_path, environment):
+    process = own_ranks(tmp_path, environment, "--max-seconds", "1", "--max-mib", "1", "-o", "net.json")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, ""), err
+    assert "OMP_NUM_THREADS" not in err
+    assert os.listdir(tmp_path / "tmp") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "ended by SIGTERM")],
+)
+def test_own_ranks_end_with_the_program_in_a_line(tmp_path, environment, number, status, said):
+    process = own_ranks(tmp_path, environment, "--max-seconds", "60", "-o", "net.json")
+    deadline = time.monotonic() + 40
+    while len(ranks := children(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(1)
+    os.kill(process.pid, number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert [line for line in err.splitlines() if line] == [f"srifty: {said}; nothing was written"]
+    assert os.listdir(tmp_path) == ["tmp"]
+    assert os.listdir(tmp_path / "tmp") == []
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+
+
+def test_another_rank_that_is_killed_is_named(tmp_path, environment):
+    process = own_ranks(tmp_path, environment, "--max-seconds", "60", "-o", "net.json")
+    deadline = time.monotonic() + 40
+    while len(ranks := children(process.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(max(ranks), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 3, err
+    assert "nothing was written" in err
+    assert "Traceback" not in err
+
+
+def test_ranks_are_not_started_by_two_launchers(tmp_path, environment):
+    process = own_ranks(tmp_path, environment | {"WORLD_SIZE": "2"})
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "WORLD_SIZE=2 says that another launcher has" in err
+
+
+def test_nccl_for_more_ranks_than_gpus_is_said_before_they_start(monkeypatch):
+    from srifty.verbs import start_ranks
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(InvalidInput, match="2 ranks were asked for, and this machine has 1"):
+        start_ranks(2, ["probe"], backend="nccl", max_seconds=10)

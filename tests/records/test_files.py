@@ -181,3 +181,22 @@ def test_records_are_frozen(make_offer):
 def test_what_a_user_gives_is_refused_in_plain_words():
     with pytest.raises(InvalidInput, match="give sample_count or step_count, not both"):
         checked(Job, name="a", sample_count=1, step_count=1)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"p50": [{"instance_type": "x" * 500}] * 40},
+        {"p50": {"instance_type": "x" * 500}},
+        {"p50": "x" * 500},
+        {"p50": [1.0] * 500},
+        {"x" * 500: 1},
+        {"format": {"of": "x" * 500}},
+        {"format": "srifty/spread/" + "2" * 500},
+    ],
+)
+def test_what_is_refused_is_not_echoed_at_length(fields):
+    with pytest.raises(InvalidInput) as refused:
+        from_json(json.dumps(json.loads(to_json(SPREAD)) | fields), Spread, name="f.json")
+    assert len(str(refused.value)) < 220
+    assert "{" not in str(refused.value)

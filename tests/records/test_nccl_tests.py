@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,78 @@ def test_the_first_version_of_nccl_tests_said_no_unit():
     old = "# Using devices\n#   Rank  0 on  host device  0 [0x00] V100\n#   bytes     N    type   op   time\n"
     with pytest.raises(InvalidInput, match="does not say the unit"):
         read(old)
+
+
+def other(text, old, new):
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda t: other(t, "    sum      -1", "   none      -1"), "line 18: redop is none, so this is no AllReduce"),
+        (lambda t: other(t, "    sum      -1", "    sum       0"), "line 18: root is 0, so this is no AllReduce"),
+        (lambda t: "# ./build/alltoall_perf -b 8\n" + t, "line 1: this is alltoall_perf"),
+        (lambda t: "# Collective: all_gather\n" + t, "line 1: this is all_gather"),
+    ],
+)  # fmt: skip
+def test_another_collective_is_not_learned_as_allreduce(broken, said):
+    text = without(text_of("new_one_node"), "Collective")
+    line = 1 + next(i for i, row in enumerate(text.splitlines()) if row.strip()[:1].isdigit())
+    with pytest.raises(InvalidInput, match=said.replace("18", str(line))):
+        read(broken(text))
+
+
+def test_headers_that_name_allreduce_are_read():
+    text = "# ./build/all_reduce_perf -b 8\n# Collective: AllReduce\n" + text_of("new_one_node")
+    assert len(read(text)[0]) == 10
+
+
+def test_where_every_result_is_wrong_that_is_said():
+    text = re.sub(
+        r" 0(\s{2,}[\d.]+ +[\d.]+ +[\d.]+ +)[07]$", r" 3\g<1>3", text_of("wrong_results"), flags=re.M
+    )
+    with pytest.raises(InvalidInput, match="left out are 10, readings whose result was wrong"):
+        read(text)
+
+
+@pytest.mark.parametrize("time", ["-58.35", "0.00", "nan", "inf"])
+def test_a_time_that_is_none_is_not_called_a_broken_line(time):
+    samples, (dropped,) = read(other(text_of("new_one_node"), "58.35", time))
+    assert len(samples) == 9
+    assert (dropped.count, dropped.why) == (1, "log.txt: readings whose time is not above 0")
+
+
+def test_colours_of_a_terminal_are_no_part_of_the_text():
+    plain = text_of("new_one_node")
+    coloured = "\n".join(
+        f"\x1b[1;32m{line}\x1b[0m" for line in plain.replace("#  ", "#\x1b[33m  ").splitlines()
+    )
+    assert is_nccl_tests(coloured)
+    assert read(coloured) == read(plain)
+
+
+def test_a_run_with_unlike_numbers_of_gpus_is_left_out_and_said():
+    even, uneven = text_of("old_two_nodes"), text_of("old_two_nodes")
+    ranks = [line for line in uneven.splitlines() if "Rank" in line]
+    hosts = [line.split(" on ")[1].split()[0] for line in ranks]
+    moved = next(line for line, host in zip(ranks, hosts, strict=True) if host != hosts[0])
+    uneven = uneven.replace(moved, moved.replace(hosts[-1], hosts[0]))
+    with pytest.raises(InvalidInput, match=r"unlike numbers of GPUs \(3 \+ 1\)"):
+        read(uneven)
+    samples, (dropped,) = read(even + "\n" + uneven)
+    assert samples == read(even)[0]
+    assert dropped.count == len(samples)
+
+
+def test_unlike_gpus_are_not_filed_under_one_machine():
+    text = text_of("old_two_nodes")
+    last = [line for line in text.splitlines() if "Rank" in line][-1]
+    mixed = text.replace(last, last.split("]")[0] + "] Tesla K80")
+    with pytest.raises(InvalidInput, match="name unlike GPUs.*Tesla K80.*join their names with"):
+        read(mixed)
+    both = read_nccl_tests(mixed, name="log.txt", instance_types=("p4d.24xlarge", "p2.xlarge"))
+    assert both[0]
+    with pytest.raises(InvalidInput, match="unlike GPUs"):
+        read(text + "\n" + text_of("new_one_node"))

@@ -32,7 +32,7 @@ def model(**fields):
         share=0.8,
         peer_growth=0.1,
         sharpness=1.0,
-        log_covariance=(),
+        log_covariance=((0.0,) * 5,) * 5,
         node_range=(2, 8),
         gpus_per_node_range=(1.0, 1.0),
         message_range_bytes=(1024, 2**28),
@@ -42,9 +42,9 @@ def model(**fields):
     )
     given = {
         "setups": (setup,),
-        "features": (),
+        "features": ("node_count",),
         "backends": ("nccl 2.27.3",),
-        "residuals": (TreeQuantile(quantile=0.5, base=0.0),),
+        "residuals": tuple(TreeQuantile(quantile=share, base=0.0) for share in (0.1, 0.5, 0.9)),
         "within_session_log_sd": 0.031,
         "between_session_log_sd": None,
         "small_band": (1.0, 1.0),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from srifty.cli.output import checked_output, console, put, show
+
+OWN_RANK = "SRIFTY_OWN_RANK"
+"""Set for the ranks that --ranks started."""
 
 
 def probe(
@@ -41,8 +45,11 @@ def probe(
     """
     from srifty import verbs
 
-    if "RANK" not in os.environ and ranks is not None:
-        _start_ranks(ranks)
+    if OWN_RANK in os.environ:
+        _end_quietly()
+    elif ranks is not None:
+        checked_output(output)
+        _start_ranks(ranks, backend, max_seconds)
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
         output = checked_output(output)
@@ -79,8 +86,29 @@ def _progress() -> Iterator[Callable[[float, str], None]]:
         yield on_progress
 
 
-def _start_ranks(count: int) -> None:
-    """Become torchrun, which starts the ranks of this very command."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}", "-m", "srifty"]
+def _start_ranks(count: int, backend: str | None, max_seconds: float) -> NoReturn:
+    """Run this very command in so many ranks, and end as they do."""
+    from srifty import verbs
+    from srifty.errors import InvalidInput
+
+    started = next((name for name in ("WORLD_SIZE", "RANK") if name in os.environ), None)
+    if started is not None:
+        raise InvalidInput(
+            f"--ranks starts the ranks, but {started}={os.environ[started]} says that another launcher has; "
+            f"leave out --ranks, or torchrun"
+        )
+    os.environ[OWN_RANK] = "1"
+    for name, value in (("OMP_NUM_THREADS", "1"), ("TORCH_CPP_LOG_LEVEL", "ERROR")):
+        os.environ.setdefault(name, value)
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *launcher, *sys.argv[1:]])  # noqa: S606 - our own program again
+    raise typer.Exit(verbs.start_ranks(count, sys.argv[1:], backend=backend, max_seconds=max_seconds))
+
+
+def _end_quietly() -> None:
+    """On a signal, leave the last word to the program that started the ranks."""
+
+    def end(number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from srifty.errors import InvalidInput
 from srifty.predicting.boosted_trees import fit_quantile, xgboost_module
 from srifty.predicting.exchange_formula import PARAMETERS, log_duration
 from srifty.predicting.exchange_model import (
@@ -19,7 +20,6 @@ from srifty.predicting.exchange_model import (
     FEATURES,
     LARGE_BYTES,
     LearnedExchange,
-    backend_name,
     feature_columns,
 )
 from srifty.predicting.exchange_readings import Readings, key_of, kind_of, points, readings_of
@@ -27,6 +27,7 @@ from srifty.predicting.left_out import Scores, folds, stretch, together
 from srifty.predicting.ring_fit import fit_ring
 from srifty.predicting.sessions import Sessions, session_variation
 from srifty.records.exchange_model import ExchangeModel, ExchangeSetup, TreeQuantile
+from srifty.records.files import checked
 from srifty.records.network_profile import NetworkProfile
 from srifty.records.offer import Offer
 
@@ -55,7 +56,7 @@ def fit_exchange(
         fitted_at: for the record
 
     Raises:
-        InvalidInput: XGBoost is not installed; nothing was exchanged
+        InvalidInput: XGBoost is not installed; nothing was exchanged; times or rates that cannot be
     """
     xgboost = xgboost_module()
     readings = readings_of(profiles, offers)
@@ -63,7 +64,7 @@ def fit_exchange(
     model = _with_trees(readings, _ring(readings, fitted_at), count)
     variation = _sessions(readings, model)
     versions = {name: version for profile in profiles for name, version in profile.versions.items()}
-    return model.model_copy(
+    learned = model.model_copy(
         update={
             "within_session_log_sd": variation.within_log_sd,
             "between_session_log_sd": variation.between_log_sd,
@@ -73,6 +74,19 @@ def fit_exchange(
             "assumptions": _said(readings.setups, variation, profiles, offers),
         }
     )
+    _check(learned)
+    return learned
+
+
+def _check(learned: ExchangeModel) -> None:
+    """That its file will be read again: what is not plausible comes from measurements that are not."""
+    try:
+        checked(ExchangeModel, **learned.model_dump())
+    except InvalidInput as refused:
+        raise InvalidInput(
+            f"nothing plausible can be learned from these measurements ({refused}); are their units right: "
+            f"message_bytes in bytes, duration_s in seconds, link_bytes_per_s in bytes a second?"
+        ) from None
 
 
 def _ring(readings: Readings, fitted_at: datetime) -> ExchangeModel:
@@ -98,7 +112,7 @@ def _ring(readings: Readings, fitted_at: datetime) -> ExchangeModel:
     return ExchangeModel(
         setups=setups,
         features=tuple(FEATURES),
-        backends=tuple(sorted({backend_name(setup) for setup in setups})),
+        backends=tuple(sorted({setup.backend_name for setup in setups})),
         residuals=tuple(TreeQuantile(quantile=share, base=0.0) for share in QUANTILES),
         within_session_log_sd=0.0,
         between_session_log_sd=0.0,

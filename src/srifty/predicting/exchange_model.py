@@ -12,7 +12,7 @@ import numpy as np
 
 from srifty.predicting.boosted_trees import evaluate
 from srifty.predicting.exchange_formula import PARAMETERS, Exchanges, log_duration, slopes
-from srifty.records.exchange_model import ExchangeModel, ExchangeSetup
+from srifty.records.exchange_model import FEATURE_NAMES, ExchangeModel, ExchangeSetup
 from srifty.records.spread import Z90
 from srifty.records.text import size_text
 
@@ -23,17 +23,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-FEATURES = {
-    "node_count": 1,
-    "gpus_per_node": 1,
-    "message_bytes": 1,
-    "link_bytes_per_s": -1,
-    "burst_bytes_per_s": -1,
-    "vcpu_count": -1,
-    "concurrency": 1,
-    "gpu_link": 0,
-    "backend": 0,
-}
+FEATURES = dict(zip(FEATURE_NAMES, (1, 1, 1, -1, -1, -1, 1, 0, 0), strict=True))
 """What the trees see, and whether what they say may only rise (1) or only fall (-1) with it."""
 GPU_LINKS = ("pcie", "nvlink", "other")
 ASSUMED_SESSION_LOG_SD = 0.15
@@ -181,13 +171,8 @@ def feature_columns(exchanges: Exchanges, setup: ExchangeSetup, model: ExchangeM
         columns[name] = np.log2(getattr(exchanges, name))
     link = GPU_LINKS.index(setup.gpu_link) if setup.gpu_link in GPU_LINKS else np.nan
     columns["gpu_link"] = np.full(len(exchanges), link)
-    columns["backend"] = np.full(len(exchanges), float(model.backends.index(backend_name(setup))))
+    columns["backend"] = np.full(len(exchanges), float(model.backends.index(setup.backend_name)))
     return np.stack([columns[name] for name in model.features], axis=1)
-
-
-def backend_name(setup: ExchangeSetup) -> str:
-    """Backend and version in one word."""
-    return f"{setup.backend} {setup.backend_version or ''}".strip()
 
 
 def version_key(version: str | None) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from srifty.errors import InvalidInput
 from srifty.predicting.exchange_formula import Exchanges
 from srifty.predicting.ring_fit import importance
-from srifty.records.exchange_model import ExchangeSetup
+from srifty.records.exchange_model import PARAMETER_COUNT, ExchangeSetup
 from srifty.records.network_profile import AllReduceSample, NetworkProfile
 from srifty.records.offer import GpuLink, Offer
 
@@ -69,13 +69,7 @@ def points(readings: Readings) -> tuple[Ints, Floats, Floats]:
 
 
 def readings_of(profiles: Sequence[NetworkProfile], offers: Sequence[Offer]) -> Readings:
-    named = [
-        (sample, f"{number} {sample.session or ''}")
-        for number, profile in enumerate(profiles)
-        if profile not in profiles[:number]  # a file given twice is no second session
-        for sample in profile.samples
-        if sample.gpu_count > 1
-    ]
+    named = [(sample, name) for name, samples in _sessions(profiles) for sample in samples]
     if not named:
         raise InvalidInput(
             "nothing was exchanged: every sample has one rank; measure with two or more "
@@ -114,6 +108,28 @@ def readings_of(profiles: Sequence[NetworkProfile], offers: Sequence[Offer]) -> 
     return Readings(exchanges, log_s, setup, session, point.reshape(-1), tuple(setups))
 
 
+def _sessions(profiles: Sequence[NetworkProfile]) -> list[tuple[str, list[AllReduceSample]]]:
+    """Measuring sessions and their exchanges; one that was given twice, under whatever name, is no second session.
+
+    Readings that agree to the last digit are taken for copies; a single one may agree by chance.
+    """
+    sessions: dict[str, list[AllReduceSample]] = {}
+    copies: set[tuple[AllReduceSample, ...]] = set()
+    for number, profile in enumerate(profiles):
+        if profile in profiles[:number]:
+            continue
+        own: dict[str, list[AllReduceSample]] = {}
+        for sample in profile.samples:
+            own.setdefault(sample.session or "", []).append(sample)
+        for name, samples in own.items():
+            nameless = tuple(sample.model_copy(update={"session": None}) for sample in samples)
+            if nameless not in copies:
+                sessions[f"{number} {name}"] = [sample for sample in samples if sample.gpu_count > 1]
+            if len(nameless) > 1:
+                copies.add(nameless)
+    return list(sessions.items())
+
+
 def _unfitted(
     key: Setup, samples: list[AllReduceSample], known: dict[str, Offer], session_count: int
 ) -> ExchangeSetup:
@@ -148,7 +164,7 @@ def _unfitted(
         share=1.0,
         peer_growth=1.0,
         sharpness=1.0,
-        log_covariance=(),
+        log_covariance=((0.0,) * PARAMETER_COUNT,) * PARAMETER_COUNT,
         sample_count=len(samples),
         session_count=session_count,
         vcpu_count=None if vcpus is None else int(vcpus),

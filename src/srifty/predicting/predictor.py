@@ -14,7 +14,7 @@ import numpy as np
 
 from srifty.errors import InvalidInput, NotMeasured
 from srifty.predicting.compute_model import ComputeModel
-from srifty.predicting.exchange_model import LearnedExchange, backend_name
+from srifty.predicting.exchange_model import LearnedExchange
 from srifty.predicting.iteration_simulator import Iteration
 from srifty.predicting.job_simulator import step_count
 from srifty.predicting.measured_exchange import covering
@@ -209,7 +209,7 @@ class Predictor:
             sessions = f"{setup.session_count} session{'s' if setup.session_count > 1 else ''}"
             said.append(
                 f"exchange times on {' + '.join(setup.instance_types)} follow from {setup.sample_count} measured "
-                f"exchanges ({backend_name(setup)}, {sessions}), not from the catalogue's rate"
+                f"exchanges ({setup.backend_name}, {sessions}), not from the catalogue's rate"
             )
         return [*said, *learned.model.assumptions]
 

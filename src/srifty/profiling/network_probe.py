@@ -48,12 +48,7 @@ def measure_network(
     on_progress: Progress | None = None,
 ) -> NetworkProfile | None:
     """What was measured, on rank 0; None on the others. See `verbs.probe`."""
-    if not 1 <= max_seconds <= LONGEST_MEASURING_S:
-        raise InvalidInput(
-            f"--max-seconds is {max_seconds:g} [s]; it must lie between 1 and {LONGEST_MEASURING_S:g}"
-        )
-    if backend is not None and backend not in BACKENDS:
-        raise InvalidInput(f"backend {backend!r} is not measured; there are {' and '.join(BACKENDS)}")
+    check_asked(backend=backend, max_seconds=max_seconds)
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         raise InvalidInput(
             "one rank has no one to exchange with: start several, "
@@ -76,6 +71,20 @@ def measure_network(
             f"Start all ranks again ({chosen}: {reason[:160]})"
         ) from error
     return found
+
+
+def check_asked(*, backend: str | None, max_seconds: float) -> None:
+    """What was asked for, before any rank is started.
+
+    Raises:
+        InvalidInput: a limit that is none; an unknown backend
+    """
+    if not 1 <= max_seconds <= LONGEST_MEASURING_S:
+        raise InvalidInput(
+            f"--max-seconds is {max_seconds:g} [s]; it must lie between 1 and {LONGEST_MEASURING_S:g}"
+        )
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidInput(f"backend {backend!r} is not measured; there are {' and '.join(BACKENDS)}")
 
 
 class _Probe:

@@ -14,6 +14,9 @@ from pydantic import ValidationError
 from srifty.errors import InvalidInput
 from srifty.records.record import Record
 
+MOST_SHOWN = 60
+"""Letters of a value that a message shows."""
+
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
@@ -197,7 +200,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        raise ValueError(f"field {next(n for n in names if names.count(n) > 1)!r} stands there twice")
+        raise ValueError(f"field {_short(next(n for n in names if names.count(n) > 1))!r} stands there twice")
     return fields
 
 
@@ -210,7 +213,7 @@ def explain(error: ValidationError, *, most: int = 2) -> str:
 
 
 def _explain_one(problem: dict[str, Any]) -> str:
-    field = ".".join(str(part) for part in problem["loc"]) or "record"
+    field = _short(".".join(str(part) for part in problem["loc"])) or "record"
     match problem["type"]:
         case "extra_forbidden":
             return f"unknown field {field!r}"
@@ -219,10 +222,23 @@ def _explain_one(problem: dict[str, Any]) -> str:
         case "value_error":
             return f"{field}: {problem['msg'].removeprefix('Value error, ')}"
         case _:
-            value = repr(problem.get("input"))
-            shown = value if len(value) <= 60 else value[:57] + "..."
             message = problem["msg"]
-            return f"{field} is {shown}: {message[:1].lower()}{message[1:]}"
+            return f"{field} is {_shown(problem.get('input'))}: {message[:1].lower()}{message[1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value that was refused, short enough for a line; of a list or a record only what it is."""
+    match value:
+        case dict() | Record():
+            return "a record" if value else "an empty record"
+        case list() | tuple():
+            return f"a list of {len(value)}" if value else "an empty list"
+        case _:
+            return _short(repr(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 3] + "..."
 
 
 def _wrong_format(found: object, kind: type[Record]) -> str:
@@ -231,10 +247,10 @@ def _wrong_format(found: object, kind: type[Record]) -> str:
     name, _, version = kind.format().rpartition("/")
     if isinstance(found, str) and found.startswith(f"{name}/"):
         return (
-            f"has format {found!r}, an unknown version: this Srifty reads version {version}; "
+            f"has format {_shown(found)}, an unknown version: this Srifty reads version {version}; "
             f"update Srifty, or write the file again"
         )
-    return f"has format {found!r}; expected {kind.format()!r}"
+    return f"has format {_shown(found)}; expected {kind.format()!r}"
 
 
 def _kind_of(value: object) -> str:
