@@ -11,6 +11,7 @@ import time
 import pytest
 
 from srifty.clouds import testbed_network as bed
+from srifty.clouds.testbed_flow import flow_bytes_per_s
 from srifty.clouds.testbed_network import NodeLink, Shape, TestbedNetwork, shaped_network
 from srifty.errors import CloudRefused, InvalidInput
 
@@ -19,36 +20,10 @@ needs_root = pytest.mark.skipif(
     not sys.platform.startswith("linux") or os.geteuid() != 0 or shutil.which("tc") is None,
     reason="network namespaces need Linux, root and iproute2",
 )
-SINK = """
-import socket, time
-server = socket.create_server(("0.0.0.0", 5001))
-print("ready", flush=True)
-peer, _ = server.accept()
-buffer, count, begin = bytearray(1 << 20), 0, time.perf_counter()
-while got := peer.recv_into(buffer):
-    count += got
-print(count / (time.perf_counter() - begin), flush=True)
-"""
-SOURCE = """
-import socket, sys, time
-peer = socket.create_connection((sys.argv[1], 5001))
-until, data = time.perf_counter() + 0.7, bytes(1 << 18)
-while time.perf_counter() < until:
-    peer.sendall(data)
-"""
 
 
 def flow(network: TestbedNetwork, source: int, sink: int) -> float:
-    """What one TCP flow gets from a node to another [bytes/s]."""
-    with subprocess.Popen(
-        network.inside(sink, [sys.executable, "-c", SINK]), stdout=subprocess.PIPE, text=True
-    ) as listening:
-        assert listening.stdout is not None
-        listening.stdout.readline()
-        subprocess.run(
-            network.inside(source, [sys.executable, "-c", SOURCE, network.address(sink)]), check=True
-        )
-        return float(listening.stdout.readline())
+    return flow_bytes_per_s(network, source, sink, seconds=0.7)
 
 
 @needs_root
@@ -101,6 +76,17 @@ def test_what_a_killed_maker_leaves_is_swept_by_the_next_and_nothing_else_is():
             assert "another-s" in spaces
     finally:
         subprocess.run(["ip", "netns", "delete", "another-s"], check=True)
+
+
+@needs_root
+def test_a_cut_cable_lets_nothing_through():
+    with shaped_network("tests10", [NodeLink(Shape(GBIT))] * 2) as network:
+        network.cut(1)
+        ping = f"import socket; socket.create_connection(({network.address(1)!r}, 5001), timeout=0.5)"
+        done = subprocess.run(
+            network.inside(0, [sys.executable, "-c", ping]), capture_output=True, check=False
+        )
+        assert done.returncode != 0
 
 
 @needs_root

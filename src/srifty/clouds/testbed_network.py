@@ -136,7 +136,7 @@ class TestbedNetwork:
 
     def cut(self, node: int) -> None:
         """Pull a node's cable."""
-        _ip(f"-n {self._hub} link set n{node} down")
+        _ip(f"link set n{node} down", namespace=self._hub)
 
     def close(self) -> None:
         """End every process on the nodes and remove everything."""
