@@ -16,7 +16,8 @@ import numpy as np
 from benchmarks.accuracy.measured import WILD, step_timings
 from benchmarks.accuracy.step_baselines import BASELINES
 from srifty.errors import InvalidInput
-from srifty.predicting.step_model import fit_steps, predict_steps
+from srifty.predicting.step_fit import fit_steps
+from srifty.predicting.step_model import predict_steps
 from srifty.records.step_table import StepGrid, StepTable
 from srifty.records.step_timing import StepTiming
 

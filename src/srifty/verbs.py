@@ -379,7 +379,7 @@ def fit(steps: FilePath | StepTable | Sequence[StepTiming]) -> StepModel:
     Raises:
         InvalidInput: the file cannot be read, or holds fewer than two rows
     """
-    from srifty.predicting.step_model import fit_steps
+    from srifty.predicting.step_fit import fit_steps
     from srifty.records.step_file import read_steps
     from srifty.records.step_table import StepTable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.predicting.step_kit import LAYOUTS, grid, table
 
 from srifty.predicting.probe_advice import MOST_NODES, SURE_SD, advise
-from srifty.predicting.step_model import fit_steps
+from srifty.predicting.step_fit import fit_steps
 
 
 def test_where_two_machines_were_measured_at_most_three_or_more_are_asked_for():

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.predicting.step_kit import LAYOUTS, TRUE, grid, table, true_step_s
 
 from srifty.errors import NotMeasured
-from srifty.predicting.step_model import fit_steps, predict_steps
+from srifty.predicting.step_fit import fit_steps
+from srifty.predicting.step_model import predict_steps
 from srifty.predicting.step_physics import NAMES
 from srifty.records import StepModel
 from srifty.records.files import from_json, to_json

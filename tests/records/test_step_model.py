@@ -7,7 +7,8 @@ import json
 import pytest
 
 from srifty.errors import InvalidInput
-from srifty.predicting.step_model import fit_steps, predict_steps
+from srifty.predicting.step_fit import fit_steps
+from srifty.predicting.step_model import predict_steps
 from srifty.records import StepModel
 from srifty.records.files import from_json, to_json
 from tests.predicting.step_kit import grid, table

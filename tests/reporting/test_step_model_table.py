@@ -8,7 +8,7 @@ from rich.console import Console
 from tests.predicting.step_kit import LAYOUTS, grid, table
 
 from srifty.predicting.probe_advice import advise
-from srifty.predicting.step_model import fit_steps
+from srifty.predicting.step_fit import fit_steps
 from srifty.records.step_table import StepTable
 from srifty.reporting.step_model_table import step_model_table
 

@@ -1,41 +1,28 @@
-"""fit_steps and predict_steps: learn from measured steps of any jobs on any machines, and tell others.
-
-The door of this room for steps: a table of measured steps goes in, a StepModel comes out; with a grid of steps it
-gives estimates. Jobs on one kind of machine share what the machine does; each keeps its bytes and its overlap.
-"""
+"""predict_steps: tell steps of any jobs on any machines from what was learned of measured ones."""
 
 from __future__ import annotations
 
 import difflib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from srifty.errors import InvalidInput, NotMeasured
-from srifty.predicting.least_squares import Belief, Group, fit_groups
 from srifty.predicting.step_discrepancy import (
     LAYOUT_SD,
-    LOCAL_SD,
     NOISE_SD,
     SHRINK_LAYOUTS,
     Z90,
-    JobRows,
-    Posterior,
     Unexplained,
-    band_factor,
     design,
-    posterior,
-    unexplained,
     unlike,
 )
 from srifty.predicting.step_features import LayoutColumns
 from srifty.predicting.step_physics import (
     BYTES,
     COUNT,
-    PAIR,
     PARAMETERS,
-    TINY_SD,
     TYPICAL_BYTES,
     UNKNOWN_BYTES_SD,
     UNTOLD_BYTES_SD,
@@ -43,8 +30,16 @@ from srifty.predicting.step_physics import (
     StepParts,
     step_parts,
 )
+from srifty.predicting.step_shared import (
+    as_square,
+    as_triangle,
+    bytes_sd,
+    learned_bytes,
+    machine_belief,
+    rows_by,
+)
 from srifty.records.step_model import JobFit, MachineFit, StepModel
-from srifty.records.step_table import Machine, StepEstimates, StepGrid, StepTable
+from srifty.records.step_table import Machine, StepEstimates, StepGrid
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -53,22 +48,6 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-Key = TypeVar("Key", str, tuple[str, str], tuple[str, tuple[str, str]])
-
-FIT_SD = 0.05
-"""How far a row may lie from the formula, noise and its faults together (logarithm)."""
-CURVE_SLOPE, CURVE_SLOPE_SD = 0.6, 0.35
-"""d log compute / d log batch, before any reading."""
-CURVE_BEND_SD = 0.2
-"""Bends of the compute curve, alike over a doubling of the batch."""
-CURVE_JUMP_SD = 0.04
-"""Jumps of it from one batch to the next: another kernel."""
-CURVE_LEVEL_SD = 3.0
-SHRINK_JOBS = 2.0
-"""Jobs that a band factor of 1 counts as."""
-LEARNED_BYTES_SD = 0.75
-"""Doubt about bytes that were learned on another kind of machine, at least: logarithm. Those of jobs that do not state
-them differ by 0.6 from one machine to another (root mean square of four pairs)."""
 MORE_THAN_TWO_SD = 0.05
 """Doubt about the exchange over three machines and more where two were measured at most."""
 RISES = (0.5, 1.0, 2.0, 3.0)
@@ -84,34 +63,6 @@ OTHER_JOBS_SD = 0.45
 """Doubt about it where another job was measured on both GPUs: jobs differ by this in what a GPU gains (logarithm)."""
 
 
-def fit_steps(table: StepTable) -> StepModel:
-    """Learn from measured steps.
-
-    Per kind of machine: the formula (`step_physics`) is fitted to all jobs at once, each job's numbers drawn about
-    the machine's; then each job's linear model (`step_discrepancy`) is solved about its best fit. Bytes that no row
-    states are learned where the job was measured on several GPUs, and taken over where it was not; but only from
-    machines where its exchange outlasts compute somewhere, and that of most jobs whose bytes are stated: what hides
-    says nothing of its bytes.
-
-    Args:
-        table: measured steps of any jobs on any machines; one row or more
-    """
-    machines, jobs = [], []
-    stated = _gradient_bytes(table.grid)
-    parts = {machine: table.rows(rows) for machine, rows in _by(table.grid.machine).items()}
-    found = {machine: _fit_machine(machine, part, stated, {}) for machine, part in parts.items()}
-    learned = _learned_bytes([fit for _, of_machine in found.values() for fit in of_machine])
-    for machine, (fitted, of_machine) in found.items():
-        told = {
-            fit.job: learned[fit.job] for fit in of_machine if fit.job in learned and not fit.layout_count
-        }
-        if told:
-            fitted, of_machine = _fit_machine(machine, parts[machine], stated, told)
-        machines.append(fitted)
-        jobs += of_machine
-    return StepModel(machines=tuple(machines), jobs=tuple(jobs), row_count=len(table))
-
-
 def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
     """Tell the steps of a grid, row for row.
 
@@ -124,7 +75,7 @@ def predict_steps(model: StepModel, grid: StepGrid) -> StepEstimates:
     """
     log_step, sd = np.zeros(len(grid)), np.zeros(len(grid))
     said = [""] * len(grid)
-    for (job, machine), rows in _by(tuple(zip(grid.job, grid.machine, strict=True))).items():
+    for (job, machine), rows in rows_by(tuple(zip(grid.job, grid.machine, strict=True))).items():
         known = Known.of(model, job, machine)
         asked = grid.rows(rows)
         log_step[rows], sd[rows] = known.tell(asked)
@@ -164,7 +115,7 @@ class Known:
             else Unexplained.nothing()
         )
         self.shift = np.array(fit.shift)
-        self.root = _square(fit.covariance_root, len(self.shift))
+        self.root = as_square(fit.covariance_root, len(self.shift))
 
     @classmethod
     def of(cls, model: StepModel, job: str, machine: Machine) -> Known:
@@ -330,12 +281,12 @@ def _borrowed(
     moved = float(np.median(ratios)) if ratios else 0.0
     same_gpu = lender.gpu == machine[1]
     extra = OTHER_JOBS_SD * np.sqrt(1 + 1 / len(ratios)) if ratios else OTHER_GPU_SD
-    learned, learned_sd = _learned_bytes(fits).get(lender.job, (None, None))
-    believed = _machine_belief(kind, _bytes_sd(lender.gradient_bytes, learned_sd))
+    learned, learned_sd = learned_bytes(fits).get(lender.job, (None, None))
+    believed = machine_belief(kind, bytes_sd(lender.gradient_bytes, learned_sd))
     knots = len(lender.knots)
     shift = np.array(lender.shift)[COUNT : COUNT + knots]
     best = np.concatenate([believed.mean, np.array(lender.best)[COUNT:] + moved])
-    root = _square(lender.covariance_root, len(lender.shift))
+    root = as_square(lender.covariance_root, len(lender.shift))
     covariance = np.zeros((COUNT + knots, COUNT + knots))
     covariance[:COUNT, :COUNT] = believed.covariance
     own = (root @ root.T)[COUNT : COUNT + knots, COUNT : COUNT + knots]
@@ -347,7 +298,7 @@ def _borrowed(
             "best": tuple(best.tolist()),
             "anchors": (),
             "shift": tuple(np.concatenate([np.zeros(COUNT), shift]).tolist()),
-            "covariance_root": _triangle(np.linalg.cholesky(covariance + 1e-12 * np.eye(len(covariance)))),
+            "covariance_root": as_triangle(np.linalg.cholesky(covariance + 1e-12 * np.eye(len(covariance)))),
             "layout_count": 0,
         }
     )
@@ -372,241 +323,3 @@ def _speed_ratios(model: StepModel, lender: JobFit, machine: Machine) -> list[fl
         if (fit.instance_type, fit.gpu) == (lender.instance_type, lender.gpu)
     }
     return [level(here[job]) - level(there[job]) for job in sorted(here.keys() & there.keys())]
-
-
-def _fit_machine(
-    machine: Machine, table: StepTable, stated: dict[str, float], learned: dict[str, tuple[float, float]]
-) -> tuple[MachineFit, list[JobFit]]:
-    """Fit all jobs of one kind of machine.
-
-    Args:
-        machine: its name
-        table: its rows
-        stated: gradient bytes of the jobs of which they are
-        learned: of other jobs, as told by other machines, with the doubt about them (logarithm)
-    """
-    names = {job: table.rows(rows) for job, rows in _by(table.grid.job).items()}
-    layouts = [layout for layout in table.grid.layout if sum(layout) > 1]
-    nodes = max((len(layout) for layout in layouts), default=0)
-    learners = [
-        _Learner(job, rows, stated.get(job), learned.get(job, (None, None))) for job, rows in names.items()
-    ]
-    mean = np.array([p.mean for p in PARAMETERS])
-    machine_sd = np.array([p.machine_sd for p in PARAMETERS])
-    if nodes <= 2:  # it would take up other misfit, and spoil the step to three machines
-        machine_sd[PAIR] = TINY_SD
-    groups = [learner.group(nodes <= 2) for learner in learners]
-    shared = fit_groups(groups, mean, machine_sd)
-    # The rate is known by the jobs whose bytes are, if most of them show it; bytes are known by the rate.
-    outlast = [
-        learner.outlasts(theta)
-        for learner, theta in zip(learners, shared.theta, strict=True)
-        if learner.gradient_bytes is not None and learner.measured.rows.at.several.any()
-    ]
-    rate_told = 2 * sum(outlast) > len(outlast)
-    fits, scores = [], []
-    for learner, group, theta, without in zip(learners, groups, shared.theta, shared.without, strict=True):
-        apart = Belief(without.mean, without.covariance + np.diag(group.apart_sd**2))
-        curve = Belief(group.own_mean, learner.curve_covariance)
-        told = unexplained(learner.measured, learner.knots)
-        found = posterior(learner.measured, theta, told, apart, curve)
-        fits.append(learner.fit(machine, theta, told.anchors, found, rate_told))
-        if learner.gradient_bytes is not None and found.layout_count and len(learners) > 1:
-            scores.append(learner.unprobed_scores(theta, apart, curve))
-    fitted = MachineFit(
-        instance_type=machine[0],
-        gpu=machine[1],
-        mean=tuple(shared.means.mean.tolist()),
-        covariance_root=_triangle(np.linalg.cholesky(shared.means.covariance)),
-        node_count=nodes,
-        gpu_count=max((sum(layout) for layout in layouts), default=0),
-        gpus_per_node=max((max(layout) for layout in layouts), default=0),
-        unprobed_band=band_factor([each for each in scores if len(each)], SHRINK_JOBS),
-    )
-    return fitted, fits
-
-
-class _Learner:
-    """One job on one kind of machine, while it is learned."""
-
-    def __init__(
-        self,
-        job: str,
-        table: StepTable,
-        gradient_bytes: float | None,
-        learned: tuple[float, float] | tuple[None, None],
-    ) -> None:
-        self.job = job
-        self.gradient_bytes = gradient_bytes
-        self.learned_bytes: float | None = learned[0]
-        self.learned_bytes_sd: float | None = learned[1]
-        self.bytes_sd = _bytes_sd(gradient_bytes, self.learned_bytes_sd)
-        batch = table.grid.batch_per_gpu
-        inner = np.unique(batch).astype(float)
-        self.smallest, self.largest = int(inner[0]), int(inner[-1])
-        below = [inner[0] / 2] if inner[0] >= 2 else []
-        self.knots = np.concatenate([below, inner, [2 * inner[-1]]])
-        least = len(below)
-        size = np.full(len(table), gradient_bytes or self.learned_bytes or TYPICAL_BYTES)
-        rows = Rows.of(self.knots, least, batch, size, list(table.grid.layout))
-        local = table.step_s - table.exposed_allreduce_s
-        usable = rows.at.several & (np.nan_to_num(local, nan=-1.0) > 0.05 * table.step_s)
-        log_local = np.log(np.where(usable, local, 1.0))
-        self.measured = JobRows(rows, np.log(table.step_s), np.where(usable, log_local, np.nan))
-        self.start = self._start_curve()
-        x = np.log2(self.knots)
-        apart = np.abs(x[:, None] - x[None])
-        centred = (x - x.mean()) * np.log(2)
-        self.curve_covariance = (
-            CURVE_LEVEL_SD**2
-            + CURVE_SLOPE_SD**2 * np.outer(centred, centred)
-            + CURVE_BEND_SD**2 * np.exp(-2 * apart**2)
-            + CURVE_JUMP_SD**2 * np.eye(len(x))
-        )
-
-    def _start_curve(self) -> Floats:
-        """The fastest reading of each batch, on one GPU where there is one, along a straight line elsewhere."""
-        at, log_step = self.measured.rows.at, self.measured.log_step
-        chosen = ~at.several if (~at.several).any() else np.ones(len(log_step), bool)
-        nearest = np.argmax(self.measured.rows.weights, axis=1)
-        line = CURVE_SLOPE * np.log(self.knots)
-        level = float(np.min(log_step[chosen] - line[nearest][chosen]))
-        if (~at.several).any():
-            level = float(np.mean(log_step[chosen] - line[nearest][chosen]))
-        curve = line + level
-        for knot in set(nearest[chosen].tolist()):
-            curve[knot] = log_step[chosen & (nearest == knot)].min()
-        return np.asarray(curve)
-
-    def group(self, pair_fixed: bool) -> Group:
-        """The job's readings for the fit of the formula."""
-        several = self.measured.rows.at.several
-        sd = np.where(several, FIT_SD, NOISE_SD)
-        local = np.isfinite(self.measured.log_local)
-        log_local = np.where(local, self.measured.log_local, 0.0)
-        log_step, rows, count_as = self.measured.log_step, self.measured.rows, self.measured.rows_count_as
-
-        def residuals(theta: Floats) -> Floats:
-            parts = rows.parts(theta)
-            off = np.where(local, log_local - parts.log_compute, 0.0)
-            return np.concatenate([(log_step - parts.log_step) / sd, off / LOCAL_SD])
-
-        def slopes(theta: Floats) -> tuple[Floats, Floats]:
-            parts, by_step, by_compute = rows.slopes(theta)
-            off = np.where(local, log_local - parts.log_compute, 0.0)
-            residual = np.concatenate([(log_step - parts.log_step) / sd, off / LOCAL_SD])
-            return residual, np.vstack([by_step / sd[:, None], by_compute * local[:, None] / LOCAL_SD])
-
-        job_sd = np.array([p.job_sd for p in PARAMETERS])
-        job_sd[BYTES] = self.bytes_sd
-        if pair_fixed:
-            job_sd[PAIR] = TINY_SD
-        weight = np.concatenate([np.where(several, count_as, 1.0), np.where(local, count_as, 0.0)])
-        line = CURVE_SLOPE * np.log(self.knots)
-        own_mean = line + float(np.mean(self.start - line))
-        start = np.concatenate([[p.mean for p in PARAMETERS], self.start])
-        return Group(residuals, slopes, weight, start, job_sd, own_mean, np.linalg.inv(self.curve_covariance))
-
-    def outlasts(self, theta: Floats) -> bool:
-        """Whether the exchange of any reading takes longer than its compute."""
-        return bool((self.measured.rows.parts(theta).share > 0.5).any())
-
-    def fit(
-        self, machine: Machine, theta: Floats, anchors: Floats, found: Posterior, rate_told: bool
-    ) -> JobFit:
-        """The record of what was learned."""
-        learned, learned_sd = self.learned_bytes, self.learned_bytes_sd
-        if self.gradient_bytes is None and found.layout_count and rate_told and self.outlasts(theta):
-            learned = float(TYPICAL_BYTES * np.exp(theta[BYTES] + found.shift[BYTES]))
-            learned_sd = float(np.sqrt(found.covariance[BYTES, BYTES]))
-        return JobFit(
-            job=self.job,
-            instance_type=machine[0],
-            gpu=machine[1],
-            gradient_bytes=self.gradient_bytes,
-            learned_bytes=learned,
-            learned_bytes_sd=learned_sd,
-            knots=tuple(self.knots.tolist()),
-            smallest_batch=self.smallest,
-            largest_batch=self.largest,
-            best=tuple(theta.tolist()),
-            anchors=tuple((a, b, c, d) for a, b, c, d in anchors.tolist()),
-            shift=tuple(found.shift.tolist()),
-            covariance_root=_triangle(np.linalg.cholesky(found.covariance)),
-            band=found.band,
-            layout_count=found.layout_count,
-        )
-
-    def unprobed_scores(self, theta: Floats, apart: Belief, curve: Belief) -> Floats:
-        """Errors of the rows of several GPUs [sd], told from those of one and from the other jobs."""
-        several = self.measured.rows.at.several
-        if several.all():
-            return np.zeros(0)
-        best = np.concatenate([apart.mean, theta[COUNT:]])
-        nothing = Unexplained.nothing()
-        found = posterior(self.measured.of(np.flatnonzero(~several)), best, nothing, apart, curve)
-        asked = self.measured.of(np.flatnonzero(several))
-        parts, features = design(asked.rows, best, nothing)
-        variance = np.einsum("ij,jk,ik->i", features, found.covariance, features) + NOISE_SD**2 + LAYOUT_SD**2
-        variance += unlike(asked.rows, parts, nothing)
-        return np.asarray(
-            (asked.log_step - parts.log_step - features @ found.shift) / np.sqrt(np.maximum(variance, 1e-8))
-        )
-
-
-def _machine_belief(kind: MachineFit | None, bytes_sd: float) -> Belief:
-    """What is believed of a job's parameters on a machine it was not measured on."""
-    job_sd = np.array([p.job_sd for p in PARAMETERS])
-    job_sd[BYTES] = bytes_sd
-    if kind is None:
-        machine_sd = np.array([p.machine_sd for p in PARAMETERS])
-        return Belief(np.array([p.mean for p in PARAMETERS]), np.diag(machine_sd**2 + job_sd**2))
-    root = _square(kind.covariance_root, COUNT)
-    return Belief(np.array(kind.mean), root @ root.T + np.diag(job_sd**2))
-
-
-def _learned_bytes(fits: list[JobFit]) -> dict[str, tuple[float, float]]:
-    """Of each job whose steps on several GPUs tell them: median over machines, and the doubt.
-
-    The doubt is their spread, where that is more than `LEARNED_BYTES_SD`.
-    """
-    found: dict[str, list[float]] = {}
-    for fit in fits:
-        if fit.learned_bytes is not None and fit.layout_count:
-            found.setdefault(fit.job, []).append(float(np.log(fit.learned_bytes)))
-    return {
-        job: (float(np.exp(np.median(logs))), max(LEARNED_BYTES_SD, float(np.std(logs))))
-        for job, logs in found.items()
-    }
-
-
-def _bytes_sd(stated: float | None, learned_sd: float | None) -> float:
-    """Doubt about a job's gradient bytes before its own steps (logarithm)."""
-    return PARAMETERS[BYTES].job_sd if stated is not None else learned_sd or UNKNOWN_BYTES_SD
-
-
-def _gradient_bytes(grid: StepGrid) -> dict[str, float]:
-    """Of each job that states them, on whatever machine."""
-    known = np.flatnonzero(np.isfinite(grid.gradient_bytes))
-    return {grid.job[i]: float(grid.gradient_bytes[i]) for i in known[::-1]}
-
-
-def _by(keys: tuple[Key, ...]) -> dict[Key, Ints]:
-    """Rows of each key, keys in order."""
-    rows: dict[Key, list[int]] = {}
-    for row, key in enumerate(keys):
-        rows.setdefault(key, []).append(row)
-    return {key: np.array(rows[key], np.int64) for key in sorted(rows)}
-
-
-def _triangle(lower: NDArray[np.floating[Any]]) -> tuple[float, ...]:
-    """A lower triangle, row by row, to five figures: a factor, so rounding cannot make a variance negative."""
-    flat = lower[np.tril_indices(len(lower))]
-    return tuple(float(f"{each:.5g}") for each in flat.tolist())
-
-
-def _square(flat: tuple[float, ...], size: int) -> Floats:
-    """The matrix of a triangle."""
-    lower = np.zeros((size, size))
-    lower[np.tril_indices(size)] = flat
-    return lower
